@@ -35,6 +35,9 @@ LEAST_TERMS = 16  # that a product sums, so that its factors are placed apart
 FEW_ROWS = 64  # products of so few rows are not for tensor cores' tiles
 COPIED_RATE = 3.0e13
 """Operations a second of products whose operands threads copy (2048 rows by 1677 x 1677 on an H200)."""
+ACROSS_RATE = 1.2e14
+"""Operations a second: of an f32 product, the time that threads take to copy factors whose rows run across the sum, beside TMA,
+which loads rows along it (2048 x 2048 x 2048 on an H200: 352 and 177 us)."""
 COPY_START, COPY_RATE = 2.5e-6, 2.0e12
 """Seconds, and bytes read and written a second, of a stage that widens rows."""
 
@@ -44,7 +47,8 @@ class PadSums(Pass):
     """Widen rows that products sum along to a multiple of 16 bytes, in memory.
 
     Concatenated rows and the weight that multiplies them get zeros that are part of the sum; other factors keep their extents.
-    A factor whose odd rows run along the product's own rows or columns is copied with rows along the sum.
+    A factor whose odd rows run along the product's own rows or columns is copied with rows along the sum; one of f32, which
+    tensor cores read along the sum only, also if its rows are not odd.
     Only for GPU targets, and for layers too wide for a chain. Option: `target`.
     """
 
@@ -56,9 +60,10 @@ class PadSums(Pass):
             return
         with module.context, ir.Location.unknown():
             wide: dict[ir.Value, ir.Value] = {}
+            turned: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
             for op in [op for op in walk(module) if is_projected_product(op)]:
                 if not self._pad(op):
-                    _place_apart(op, wide)
+                    _place_apart(op, wide, turned)
 
     def _pad(self, op: ir.Operation) -> bool:
         """Joined rows and their weight; whether they were."""
@@ -89,11 +94,13 @@ class PadSums(Pass):
         return True
 
 
-def _place_apart(op: ir.Operation, wide: dict[ir.Value, ir.Value]) -> None:
+def _place_apart(
+    op: ir.Operation, wide: dict[ir.Value, ir.Value], turned_before: dict[tuple[ir.Value, tuple[int, ...]], ir.Value]
+) -> None:
     """Let a product read its factors from rows that begin at multiples of 16 bytes, if it is so large.
 
     Args:
-        wide: tensors that have such a copy already; new ones are added.
+        wide, turned_before: copies that tensors have already, the latter by the order of their dimensions; new ones are added.
     """
     rows, columns, terms = matrix_extents(op)
     if rows <= FEW_ROWS or terms < LEAST_TERMS:
@@ -125,9 +132,25 @@ def _place_apart(op: ir.Operation, wide: dict[ir.Value, ir.Value]) -> None:
             wide[value] = _placed(value, op.location)
         table.operands[0] = wide[value].owner.operands[0]  # whose rows have the same elements, and zeros that nobody asks for
     for number in turned:
-        _turn(op, number)
+        _turn(op, number, turned_before)
     if odd or tables or turned:
         remark(op, f"rows of {terms} begin at multiples of {ROW_BYTES} bytes")
+    if across := _across(op):
+        for number in across:
+            _turn(op, number, turned_before)
+        remark(op, f"factors of f32 with rows across the sum are copied with rows of {terms} along it")
+
+
+def _across(op: ir.Operation) -> list[int]:
+    """The factors of f32 whose rows run across the sum, all of them, if copies with rows along it are made good."""
+    if any(str(ir.ShapedType(op.operands[number].type).element_type) != "f32" for number in (0, 1)):
+        return []
+    found = [number for number in (0, 1) if not _sums_along_rows(op, number)]
+    if any(_turning(op, number) is None for number in found):
+        return []
+    rows, columns, terms = matrix_extents(op)
+    moved = sum(2 * tensor_bytes(op.operands[number].type) for number in found if not _placeable(op.operands[number]))
+    return found if len(found) * COPY_START + moved / COPY_RATE < 2.0 * rows * columns * terms / ACROSS_RATE else []
 
 
 def _pays(op: ir.Operation, copied: list[ir.Value]) -> bool:
@@ -175,12 +198,15 @@ def _turning(op: ir.Operation, number: int) -> list[int] | None:
     return [*(dim for dim in range(len(map_.results)) if dim not in sums), *sums] if len(sums) == 1 else None
 
 
-def _turn(op: ir.Operation, number: int) -> None:
+def _turn(op: ir.Operation, number: int, before: dict[tuple[ir.Value, tuple[int, ...]], ir.Value]) -> None:
     """Let a product read a factor from a copy with rows along the sum, which begin at multiples of 16 bytes."""
     order, maps, value = _turning(op, number), affine_maps(op), op.operands[number]
     assert order is not None
     with ir.InsertionPoint(op), op.location:
-        op.operands[number] = reordered(value, order)
+        key = value, tuple(order)
+        if key not in before:
+            before[key] = reordered(value, order)
+        op.operands[number] = before[key]
     maps[number] = ir.AffineMap.get(maps[number].n_dims, 0, [maps[number].results[dim] for dim in order])
     op.attributes["indexing_maps"] = ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps])
     if _odd_rows(op.operands[number]):

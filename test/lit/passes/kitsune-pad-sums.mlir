@@ -293,3 +293,96 @@ func.func @gathered(%table: tensor<20000x129xbf16>, %edges: tensor<100000xindex>
   } -> tensor<700x192xf32>
   return %p, %p2 : tensor<100000x192xf32>, tensor<700x192xf32>
 }
+
+// -----
+
+// Tensor cores read f32 along the sum: a factor of a large product with rows across it is copied with rows along it, or both are.
+// Not of a small product, not of bf16, and not where the copies take longer than threads that copy (a gradient of a weight).
+
+#x = affine_map<(m, n, k) -> (m, k)>
+#u = affine_map<(m, n, k) -> (k, m)>
+#v = affine_map<(m, n, k) -> (k, n)>
+#w = affine_map<(m, n, k) -> (n, k)>
+#y = affine_map<(m, n, k) -> (m, n)>
+// CHECK-LABEL: func.func @across
+// CHECK: %[[TURNED:.*]] = linalg.generic {{.*}} ins(%arg1 : tensor<512x1024xf32>) outs({{.*}} : tensor<1024x512xf32>)
+// CHECK: linalg.generic {{.*}} ins(%arg0, %[[TURNED]] : tensor<4096x512xf32>, tensor<1024x512xf32>)
+func.func @across(%a: tensor<4096x512xf32>, %b: tensor<512x1024xf32>, %start: tensor<4096x1024xf32>) -> tensor<4096x1024xf32> {
+  %p = linalg.generic {indexing_maps = [#x, #v, #y], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%a, %b : tensor<4096x512xf32>, tensor<512x1024xf32>) outs(%start : tensor<4096x1024xf32>) {
+  ^bb0(%i: f32, %j: f32, %o: f32):
+    %m = arith.mulf %i, %j : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<4096x1024xf32>
+  return %p : tensor<4096x1024xf32>
+}
+
+// CHECK-LABEL: func.func @both_across
+// CHECK: %[[A:.*]] = linalg.generic {{.*}} ins(%arg0 : tensor<1024x1000xf32>) outs({{.*}} : tensor<1000x1024xf32>)
+// CHECK: %[[B:.*]] = linalg.generic {{.*}} ins(%arg1 : tensor<1024x2000xf32>) outs({{.*}} : tensor<2000x1024xf32>)
+// CHECK: linalg.generic {{.*}} ins(%[[A]], %[[B]] : tensor<1000x1024xf32>, tensor<2000x1024xf32>)
+func.func @both_across(%a: tensor<1024x1000xf32>, %b: tensor<1024x2000xf32>, %start: tensor<1000x2000xf32>) -> tensor<1000x2000xf32> {
+  %p = linalg.generic {indexing_maps = [#u, #v, #y], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%a, %b : tensor<1024x1000xf32>, tensor<1024x2000xf32>) outs(%start : tensor<1000x2000xf32>) {
+  ^bb0(%i: f32, %j: f32, %o: f32):
+    %m = arith.mulf %i, %j : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<1000x2000xf32>
+  return %p : tensor<1000x2000xf32>
+}
+
+// CHECK-LABEL: func.func @along
+// CHECK-NEXT: linalg.generic {{.*}} ins(%arg0, %arg1 : tensor<4096x512xf32>, tensor<1024x512xf32>)
+func.func @along(%a: tensor<4096x512xf32>, %b: tensor<1024x512xf32>, %start: tensor<4096x1024xf32>) -> tensor<4096x1024xf32> {
+  %p = linalg.generic {indexing_maps = [#x, #w, #y], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%a, %b : tensor<4096x512xf32>, tensor<1024x512xf32>) outs(%start : tensor<4096x1024xf32>) {
+  ^bb0(%i: f32, %j: f32, %o: f32):
+    %m = arith.mulf %i, %j : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<4096x1024xf32>
+  return %p : tensor<4096x1024xf32>
+}
+
+// CHECK-LABEL: func.func @small
+// CHECK-NEXT: linalg.generic {{.*}} ins(%arg0, %arg1 : tensor<256x256xf32>, tensor<256x256xf32>)
+func.func @small(%a: tensor<256x256xf32>, %b: tensor<256x256xf32>, %start: tensor<256x256xf32>) -> tensor<256x256xf32> {
+  %p = linalg.generic {indexing_maps = [#x, #v, #y], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%a, %b : tensor<256x256xf32>, tensor<256x256xf32>) outs(%start : tensor<256x256xf32>) {
+  ^bb0(%i: f32, %j: f32, %o: f32):
+    %m = arith.mulf %i, %j : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<256x256xf32>
+  return %p : tensor<256x256xf32>
+}
+
+// CHECK-LABEL: func.func @half
+// CHECK-NEXT: linalg.generic {{.*}} ins(%arg0, %arg1 : tensor<4096x512xbf16>, tensor<512x1024xbf16>)
+func.func @half(%a: tensor<4096x512xbf16>, %b: tensor<512x1024xbf16>, %start: tensor<4096x1024xf32>) -> tensor<4096x1024xf32> {
+  %p = linalg.generic {indexing_maps = [#x, #v, #y], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%a, %b : tensor<4096x512xbf16>, tensor<512x1024xbf16>) outs(%start : tensor<4096x1024xf32>) {
+  ^bb0(%i: bf16, %j: bf16, %o: f32):
+    %f = arith.extf %i : bf16 to f32
+    %g = arith.extf %j : bf16 to f32
+    %m = arith.mulf %f, %g : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<4096x1024xf32>
+  return %p : tensor<4096x1024xf32>
+}
+
+// CHECK-LABEL: func.func @gradient_of_a_weight
+// CHECK-NEXT: linalg.generic {{.*}} ins(%arg0, %arg1 : tensor<262144x256xf32>, tensor<262144x256xf32>)
+func.func @gradient_of_a_weight(%a: tensor<262144x256xf32>, %b: tensor<262144x256xf32>, %start: tensor<256x256xf32>) -> tensor<256x256xf32> {
+  %p = linalg.generic {indexing_maps = [#u, #v, #y], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%a, %b : tensor<262144x256xf32>, tensor<262144x256xf32>) outs(%start : tensor<256x256xf32>) {
+  ^bb0(%i: f32, %j: f32, %o: f32):
+    %m = arith.mulf %i, %j : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<256x256xf32>
+  return %p : tensor<256x256xf32>
+}
