@@ -55,6 +55,8 @@ def test_a_kernel_that_is_too_long_becomes_launches() -> None:
     assert _tasks(0) == [["t0", "t1", "t2"]]
     whole = compile_gpu(program((0, 0, 0), "temporal"), "p0", KernelOptions(most_operations=1))
     assert [choice.task for choice in whole.engines] == ["t0", "t1", "t2"], "who asks for one kernel gets one"
+    separate = compile_gpu(program((0, 1, 2), "separate"), "p0")
+    assert [choice.task for choice in separate.engines] == ["t0", "t1", "t2"]
     first, *later = compile_launches(program((0, 0, 0), "temporal"), "p0", KernelOptions(most_operations=1))
     assert [len(code.engines) for code in (first, *later)] == [1, 1, 1]
     assert [code.manifest.follows for code in (first, *later)] == [False, True, True]

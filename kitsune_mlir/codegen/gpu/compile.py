@@ -117,7 +117,7 @@ def compile_gpu(
     with module.context, ir.Location.unknown():
         alone = _alone(module.operation, name)
         options = dataclasses.replace(options or KernelOptions(), most_operations=0)
-        return _compiled(_program_of(alone), options, watch)[0]
+        return _compiled(_program_of(alone), options, watch, one=True)[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,8 +152,9 @@ def _compiled(
     options: KernelOptions,
     watch: Callable[[Decision], None] | None,
     store: Store | None = None,
+    one: bool = False,
 ) -> tuple[GpuCode, ...]:
-    """The code of each launch of a tile program."""
+    """The code of each launch of a tile program, or with `one` of all of it in one."""
     if options.chip not in CHIPS:
         raise TargetError(f"no target machine for '{options.chip}'; known: {', '.join(sorted(CHIPS))}")
     first: dict[tuple[Hashable, ...], _Kernel] = {}
@@ -176,7 +177,7 @@ def _compiled(
                     watch(decision)
             return name, known, manifest, decisions
 
-        return tuple(_code(*launch) for launch in each_launch(whole, emit))
+        return tuple(_code(*launch) for launch in ([emit(whole)] if one else each_launch(whole, emit)))
 
 
 def _emitted(
