@@ -16,6 +16,7 @@ from kitsune_mlir.errors import ArgumentError, KitsuneError
 from kitsune_mlir.machine.target import TARGETS
 from kitsune_mlir.runtime.explain import accesses_text
 from kitsune_mlir.runtime.named_inputs import call_of
+from kitsune_mlir.sized.signature import SizedSignature
 
 from .cache import cache
 from .progress import Progress
@@ -89,7 +90,12 @@ def run(package: str, use_random: bool, inputs: str | None, outputs: str | None,
         require_folder(outputs)
     program = loaded(package)
     if use_random == (inputs is not None):
-        names = ", ".join(f"{i.name} {i.dtype}{list(i.shape)}" for i in program.signature.inputs)
+        named = {each.symbol: each.name for each in getattr(program.signature, "ranges", ())}
+
+        def sizes(shape: tuple[Any, ...]) -> str:
+            return ", ".join(str(named.get(n, n) if isinstance(n, str) else n) for n in shape)
+
+        names = ", ".join(f"{i.name} {i.dtype}[{sizes(i.shape)}]" for i in program.signature.inputs)
         raise KitsuneError(f"pass --random, or --inputs FILE.safetensors with: {names}")
     import torch
     from torch.utils import _pytree as pytree
@@ -157,6 +163,8 @@ def explain(
         return
     options = {"timestamps": True} if timeline else {}
     program = loaded(model) if model.endswith(".kit") else compiled(model, args_text, target, remarks, **options)
+    if timeline:
+        require_one_size(program, "a timeline")
     text = accesses_text(program.accesses) if accesses else program.ir(level) if level else program.explain()
     click.echo(text)
     if timeline:
@@ -181,6 +189,7 @@ def simulate(model: str, machine: str, cold: bool, timeline: str | None, trace: 
     works and waits, and its traffic.
     """
     program = loaded(model) if model.endswith(".kit") else compiled(model, args_text, "sm_90a", False)
+    require_one_size(program, "a simulation")
     with Progress(err).running("simulating"):
         from .timelines import simulated
 
@@ -252,11 +261,20 @@ def loaded(path: str) -> Any:
         return kitsune_mlir.load(path)
 
 
+def require_one_size(program: Any, what: str) -> None:
+    """KitsuneError of a package for sizes that change."""
+    if isinstance(program.signature, SizedSignature):
+        ranges = ", ".join(f"{each.name} {each}" for each in program.signature.ranges)
+        raise KitsuneError(f"{what} is of a program for one size, and the package is for {ranges}")
+
+
 def random_inputs(program: Any) -> dict[str, Any]:
-    """A random tensor for each input, on the program's device."""
+    """A random tensor for each input, on the program's device; of sizes that change, the largest."""
     from .user_code import random_tensor
 
-    return {i.name: random_tensor(i.shape, i.dtype).to(program.device) for i in program.signature.inputs}
+    signature = program.signature
+    shapes = signature.largest() if isinstance(signature, SizedSignature) else {i.name: i.shape for i in signature.inputs}
+    return {i.name: random_tensor(shapes[i.name], i.dtype).to(program.device) for i in signature.inputs}
 
 
 def random_arguments(program: Any) -> tuple[list[Any], dict[str, Any]]:

@@ -14,10 +14,12 @@ from torch.utils import _pytree as pytree
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.arguments import dense_tensor, tensor_of
 from kitsune_mlir.runtime.call_structure import CallStructure
+from kitsune_mlir.runtime.memory import Memory
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.results import in_order, into_leaves
-from kitsune_mlir.runtime.signature import torch_dtype
+from kitsune_mlir.runtime.signature import Access, torch_dtype
 from kitsune_mlir.runtime.structure import structure_of
+from kitsune_mlir.runtime.timeline import Timeline
 from kitsune_mlir.sized.expressions import size_at
 from kitsune_mlir.sized.known import Known
 from kitsune_mlir.sized.signature import Range, SizedInput, SizedSignature
@@ -88,6 +90,32 @@ class SizedProgram:
     def summary(self) -> Mapping[str, Any]:
         """What `Program.summary` says of each program, by its sizes."""
         return {words: program.summary for words, program in self.compiled.programs()}
+
+    @property
+    def memory(self) -> Mapping[str, Memory]:
+        """What a call of each program needs at most, by its sizes."""
+        return {words: program.memory for words, program in self.compiled.programs()}
+
+    @property
+    def accesses(self) -> tuple[Access, ...]:
+        """What a run reads and writes depends on its sizes.
+
+        Raises:
+            ArgumentError: always; `Program.accesses` of each of `programs` is what its own sizes need.
+        """
+        raise self._one_size("accesses")
+
+    def timeline(self) -> Timeline:
+        """A call is one of a program for its sizes.
+
+        Raises:
+            ArgumentError: always; `Program.timeline` of each of `programs` is that of its own last call.
+        """
+        raise self._one_size("timeline")
+
+    def _one_size(self, what: str) -> ArgumentError:
+        found = ", ".join(words for words, _ in self.compiled.programs()) or "none yet"
+        return ArgumentError(f"a program for sizes that change has no {what} of its own; each of its programs has ({found})")
 
     @property
     def levels(self) -> tuple[str, ...]:

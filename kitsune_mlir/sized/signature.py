@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from kitsune_mlir.runtime.signature import Weight
-from kitsune_mlir.sized.expressions import Size
+from kitsune_mlir.sized.expressions import Size, size_at
 
 __all__ = ["Range", "SizedInput", "SizedSignature"]
 
@@ -68,3 +68,8 @@ class SizedSignature:
     in_spec: str
     out_spec: str
     parameters: tuple[str, ...] = ()
+
+    def largest(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of inputs, by name, at the largest size of each range, or the least of one without an end."""
+        values = {each.symbol: each.least if each.most is None else each.most for each in self.ranges}
+        return {one.name: tuple(size_at(size, values) for size in one.shape) for one in self.inputs}

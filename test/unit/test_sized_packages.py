@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import nn
 from torch.export import Dim
 
@@ -17,6 +18,7 @@ from kitsune_mlir.errors import ArgumentError, KitsuneError, PackageError
 from kitsune_mlir.runtime.package import sealed
 from kitsune_mlir.sized.expressions import check_size, size_at
 from kitsune_mlir.sized.replay import check_replay
+from kitsune_mlir.tools.kitsune import main
 
 pytestmark = pytest.mark.usefixtures("drawn_today")
 R = torch.randn
@@ -158,3 +160,24 @@ def test_sizes_as_data():
     for wrong in ({}, {"steps": [], "outputs": [{"step": 0}]}, {"steps": [["part", [1]]], "outputs": []}):
         with pytest.raises(ValueError, match="steps|reads|part"):
             check_replay(wrong, 2, 1)
+
+
+def test_what_the_command_line_does_with_one(tmp_path: Path):
+    """It runs at the largest sizes; what is of one size only says so, and so does the program itself."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU())
+    program = kitsune_mlir.compile(model, (R(5, 6),), target="host", dynamic={"input": {0: Dim("n", max=40)}})
+    path = str(tmp_path / "m.kit")
+    program.save(path)
+
+    def told(*words: str) -> str:
+        return CliRunner().invoke(main, list(words)).output
+
+    assert "output 0: float32[40, 8]" in told("run", path, "--random")
+    assert "input f32[n, 6]" in told("run", path)
+    assert "a simulation is of a program for one size, and the package is for n 1 to 40" in told("simulate", path)
+    assert "a timeline is of a program for one size" in told("explain", path, "--timeline", str(tmp_path / "t.html"))
+    assert "has no accesses of its own" in told("explain", path, "--accesses")
+    with pytest.raises(ArgumentError, match="has no timeline of its own; each of its programs has"):
+        program.timeline()
+    (memory,) = program.memory.values()
+    assert memory == program.programs[0].memory
