@@ -7,6 +7,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, plain_loops, shape_of
 from kitsune_mlir.dialects.attribute_table import COMBINE, PARTIAL
+from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.products import is_contraction, is_generic
 from kitsune_mlir.machine.target import Target
 
@@ -42,6 +43,13 @@ def stores_what_it_adds(group: Sequence[ir.Operation], stored: Sequence[ir.Value
         if {PARTIAL, COMBINE} & {*op.attributes}:  # `kitsune-split-reductions` has found as many tiles as it wants
             continue
         tiles = max(1, math.prod(shape_of(op.results[0])) // LINE)
-        if tiles * FEW < target.workers and any(value in stored for value in list(op.operands)[: -len(op.results)]):
+        if tiles * FEW < target.workers and any(value in stored for value in _made_of(op, group)):
             return tiles
     return None
+
+
+def _made_of(op: ir.Operation, group: Sequence[ir.Operation]) -> list[ir.Value]:
+    """What ops of a group make for one of them, directly or through others."""
+    makers = {result: one for one in group for result in one.results}
+    found = postorder(list(op.operands), lambda value: list(makers[value].operands) if value in makers else [])
+    return [value for value in found if value in makers]

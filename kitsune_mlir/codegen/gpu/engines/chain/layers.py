@@ -20,6 +20,7 @@ from kitsune_mlir.dialects.access import is_tensor, shape_of
 from kitsune_mlir.dialects.contraction import contraction_dims, matrix_extents
 from kitsune_mlir.dialects.iteration import Space, is_free, is_reshape
 from kitsune_mlir.dialects.joined import read_beside_products
+from kitsune_mlir.dialects.overwritten import is_overwritten
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.machine import rates
@@ -62,6 +63,9 @@ def offer(name: str, candidate: Candidate, machine: Target) -> Offer | Decline:
         return Decline(name, "its one product can be tiled along its columns, too")
     if any(op.name == "tensor.concat" and _is_returned(op.results[0]) for op in candidate.space.ops):
         return Decline(name, "a concatenation is a result: a chain stores what it computes")
+    if any(is_overwritten(operand) for op in candidate.contractions for operand in list(op.operands)[:2]):
+        # In place they are a result's memory, and this engine loads weights before it waits for anything.
+        return Decline(name, "weights that the program overwrites")
     layers = candidate.asserts or layers_of(candidate.space)
     if isinstance(layers, str):
         return Decline(name, layers)
