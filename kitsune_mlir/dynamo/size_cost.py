@@ -33,7 +33,7 @@ FUSED = 4
 def idle_cost_of(gm: fx.GraphModule) -> Callable[[Mapping[str, int]], float] | None:
     """A function from values of a graph's symbols to the seconds in which a program leaves out all rows of such sizes.
 
-    None on a GPU, whose programs compute them.
+    None on a GPU, where not every engine leaves them out.
     """
     computed = [node for node in gm.graph.nodes if node.op == "call_function" and not is_view(node)]
     made = [value for node in computed for value in tree_leaves(node.meta.get("val")) if isinstance(value, Tensor)]

@@ -10,7 +10,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.registry import traits_of
 from kitsune_mlir.dialects.access import is_tensor
-from kitsune_mlir.dialects.attribute_table import INTO
+from kitsune_mlir.dialects.attribute_table import INTO, VALID_ROWS
 from kitsune_mlir.dialects.edges import edge_of, producer_of, stage_space, stages_of, tile_sizes, trace_views
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.stage_graph import inputs_of, results_of, yielded
@@ -161,11 +161,18 @@ def set_mode(pipeline: ir.Operation, wanted: str, target: Target, measured: Mapp
             if isinstance(allocation, Allocation):
                 seconds["spatial"] = allocation.seconds
         if wanted == "auto":
-            mode = choose(seconds)
+            mode = "temporal" if _counts_rows(pipeline) else choose(seconds)
         _explain(pipeline, mode, model, seconds, allocation, launches, budget)
         if mode == "spatial" and isinstance(allocation, Allocation):
             _write_rings(pipeline, model.flows, allocation)
     _write(pipeline, mode, allocation, launches, target)
+
+
+def _counts_rows(pipeline: ir.Operation) -> bool:
+    """Whether calls may want fewer rows than there are: only one launch of all blocks leaves the others out."""
+    function = pipeline.parent.operation
+    said = function.attributes["res_attrs"] if "res_attrs" in function.attributes else []
+    return any(VALID_ROWS in ir.DictAttr(each) for each in said)
 
 
 def choose(seconds: dict[str, float]) -> str:

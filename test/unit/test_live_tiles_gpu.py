@@ -215,6 +215,20 @@ def test_without_a_count_code_is_as_before():
     assert ends(program) == [""]
 
 
+def test_with_a_count_one_launch_is_taken():
+    """It is what leaves out tiles, also where launches of their own are faster for all rows."""
+
+    def function(x: Tensor, w1: Tensor, w2: Tensor, count: Tensor) -> tuple[Tensor, ...]:
+        normed = F.layer_norm(torch.softmax(F.layer_norm(x, (512,)) @ w1, -1) @ w2, (512,))
+        return (valid_rows(normed, count, 1000),)
+
+    args = B(1000, 512), B(512, 1024) / 23, B(1024, 512) / 32
+    counted = compiled(function, *args, count_of(1000), schedule="auto")
+    plain = compiled(lambda *given: (function(*given)[0] + 0,), *args, count_of(1000), schedule="auto")
+    assert counted.summary["launches"] == 1 < plain.summary["launches"]
+    assert all("at the count" in words for words in ends(counted))
+
+
 def test_a_program_of_several_launches_does_all():
     def function(x: Tensor, w1: Tensor, w2: Tensor, count: Tensor) -> tuple[Tensor, ...]:
         return (valid_rows(torch.softmax(x @ w1, -1) @ w2, count, 150),)
