@@ -48,6 +48,21 @@ def stores_what_it_adds(group: Sequence[ir.Operation], stored: Sequence[ir.Value
     return None
 
 
+def narrowed(group: Sequence[ir.Operation], points: int, target: Target) -> int | None:
+    """How many tiles maps have that share so few points that the widest of them walks most of its own inside a tile.
+
+    So they do where a vector is stored beside what it is added to. None where there are enough, or where something is no map.
+
+    Args:
+        points: of the dimensions that all of them share.
+    """
+    tiles = max(1, points // LINE)
+    if tiles * FEW >= target.workers or not all(is_generic(op) and {*iterator_kinds(op)} <= {"parallel"} for op in group):
+        return None
+    widest = max(math.prod(shape_of(result)) for op in group for result in op.results)
+    return tiles if widest > LINE * points else None
+
+
 def _made_of(op: ir.Operation, group: Sequence[ir.Operation]) -> list[ir.Value]:
     """What ops of a group make for one of them, directly or through others."""
     makers = {result: one for one in group for result in one.results}

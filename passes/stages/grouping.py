@@ -24,7 +24,7 @@ from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes.reductions.associative import keeps_apart
 
 from .cheap_maps import costs_nothing
-from .column_sums import stores_what_it_adds
+from .column_sums import narrowed, stores_what_it_adds
 from .estimates import least_tiles, moving_seconds, product_seconds
 from .joined_sums import joins_sums
 from .levels import in_levels
@@ -205,6 +205,9 @@ class Grouping:
         if self.target.is_gpu and (tiles := stores_what_it_adds(group, self.outputs(group), self.target)) is not None:
             if not self._small(group, merged, tiles):
                 return f"{tiles} tiles would store what they add up, and blocks cannot share them"
+        if self.target.is_gpu and (tiles := narrowed(group, math.prod(d.size for d in merged.dims), self.target)) is not None:
+            if not self._small(group, merged, tiles):
+                return f"too few tiles would be left ({tiles})"
         parts = [b] if self.target.is_gpu and costs_nothing(self.members[a], self.members[b]) else [a, b]
         alone, together = max(least_tiles(self._space_of(part)) for part in parts), least_tiles(merged)
         if together < min(alone, -(-self.target.workers // 4)) and not small:
