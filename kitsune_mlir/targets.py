@@ -32,7 +32,7 @@ from kitsune_mlir.passmanager.diagnostics import place_of
 from kitsune_mlir.passmanager.manager import run_pipeline
 from kitsune_mlir.passmanager.options import make_pass
 from kitsune_mlir.passmanager.reproducer import reproduced
-from kitsune_mlir.request_kernels import for_many_requests
+from kitsune_mlir.request_kernels import for_many_requests, seconds_of
 from kitsune_mlir.runtime.program import Runner
 from kitsune_mlir.runtime.runners import make_runner
 from kitsune_mlir.runtime.timer import milliseconds
@@ -214,7 +214,7 @@ def _gpu_code(tiles: TileProgram, machine: Target, settled: Container[str] | Non
     def watch(decision: Decision) -> None:
         task = decision.plan.task
         if options.requests > 1:
-            predicted.append(seconds_and_floor(decision.plan, machine)[0])
+            predicted.append(seconds_of(decision.plan, machine))
         broken = next((d for d in decision.declined if d.engine == task.requested_engine), None)
         if broken is not None and settled is not None and task.name not in settled:
             seconds, floor = seconds_and_floor(decision.plan, machine)
