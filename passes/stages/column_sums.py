@@ -42,8 +42,10 @@ def stores_what_it_adds(group: Sequence[ir.Operation], stored: Sequence[ir.Value
             continue
         if {PARTIAL, COMBINE} & {*op.attributes}:  # `kitsune-split-reductions` has found as many tiles as it wants
             continue
-        tiles = max(1, math.prod(shape_of(op.results[0])) // LINE)
-        if tiles * FEW < target.workers and any(value in stored for value in _made_of(op, group)):
+        points = math.prod(shape_of(op.results[0]))
+        tiles = max(1, points // LINE)
+        terms = [value for value in _made_of(op, group) if math.prod(shape_of(value)) > points]
+        if tiles * FEW < target.workers and any(value in stored for value in terms):
             return tiles
     return None
 

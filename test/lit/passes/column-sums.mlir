@@ -114,3 +114,27 @@ func.func @small(%x: tensor<64x64xf32>, %z: tensor<64xf32>) -> (tensor<64xf32>, 
   } -> tensor<64xf32>
   return %s, %t : tensor<64xf32>, tensor<64x64xf32>
 }
+
+// -----
+
+// A sum that another one reads is stored beside it: it is no term of that one.
+
+// CHECK-LABEL: func.func @stored_sum
+// CHECK-COUNT-1: "kitsune.stage"
+// CHECK-NOT: "kitsune.stage"
+#id = affine_map<(r, c) -> (r, c)>
+#column = affine_map<(r, c) -> (c)>
+func.func @stored_sum(%x: tensor<7001x20xf32>, %z: tensor<20xf32>) -> (tensor<20xf32>, tensor<20xf32>) {
+  %s = linalg.generic {indexing_maps = [#id, #column], iterator_types = ["reduction", "parallel"]} ins(%x : tensor<7001x20xf32>) outs(%z : tensor<20xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %m = arith.maximumf %a, %o : f32
+    linalg.yield %m : f32
+  } -> tensor<20xf32>
+  %q = linalg.generic {indexing_maps = [#id, #column, #column], iterator_types = ["reduction", "parallel"]} ins(%x, %s : tensor<7001x20xf32>, tensor<20xf32>) outs(%z : tensor<20xf32>) {
+  ^bb0(%a: f32, %b: f32, %o: f32):
+    %d = arith.subf %a, %b : f32
+    %m = arith.maximumf %d, %o : f32
+    linalg.yield %m : f32
+  } -> tensor<20xf32>
+  return %s, %q : tensor<20xf32>, tensor<20xf32>
+}
