@@ -8,6 +8,7 @@ import functools
 import json
 import multiprocessing
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -78,26 +79,36 @@ def answers_of(
     names = list(works)
     for first in range(0, len(names), jobs):
         group = names[first : first + jobs]
+        starting = threading.Lock()  # what one fork makes of locks and files, another one must not meet half done
         with ThreadPoolExecutor(len(group)) as pool:
-            waiting = {name: pool.submit(answer_of, works[name], name, seconds) for name in group}
+            waiting = {name: pool.submit(answer_of, works[name], name, seconds, starting) for name in group}
             for name, answer in waiting.items():
                 tell(name, answer.result())
 
 
-def answer_of(work: Callable[[], dict[str, Any]], case: str, seconds: float) -> dict[str, Any]:
-    """What `work` returns in a forked process, or {"case", "problem"} where it raises, ends, or takes longer than `seconds`."""
-    context = multiprocessing.get_context("fork")
-    reader, writer = context.Pipe(duplex=False)
+def answer_of(
+    work: Callable[[], dict[str, Any]],
+    case: str,
+    seconds: float,
+    starting: contextlib.AbstractContextManager[Any] = contextlib.nullcontext(),  # noqa: B008
+) -> dict[str, Any]:
+    """What `work` returns in a forked process, or {"case", "problem"} where it raises, ends, or takes longer than `seconds`.
 
-    def run() -> None:
+    The process is started within `starting`.
+    """
+    context = multiprocessing.get_context("fork")
+
+    def run(writer: Any) -> None:
         try:
             writer.send(work())
         except BaseException as error:  # whatever it is, the other cases go on
             writer.send({"case": case, "problem": f"{type(error).__name__}: {error}"})
 
-    child = context.Process(target=run)
-    child.start()
-    writer.close()
+    with starting:  # another process that had the writing end, too, would keep an end unseen
+        reader, writer = context.Pipe(duplex=False)
+        child = context.Process(target=run, args=(writer,))
+        child.start()
+        writer.close()
     try:
         if reader.poll(seconds):
             return reader.recv()
