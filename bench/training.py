@@ -225,7 +225,8 @@ def measure(
     prepared: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """One case: what became of its graphs, its error and eager's, and of each peer seconds, memory, launches and times."""
-    torch.backends.cudnn.allow_tf32 = False  # f32 is f32
+    if device == "cuda":
+        torch.backends.cudnn.allow_tf32 = False  # f32 is f32
     torch._dynamo.reset()
     case = Case(CASES[name], size, dtype, device)
     reports: list[GraphReport] = []

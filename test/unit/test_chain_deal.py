@@ -43,7 +43,7 @@ def walked(tiles: int, blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
         state = SimpleNamespace(whole={3}, counters=counters, weight=lambda semaphore: 2)
         operands = SimpleNamespace(first_slot=lambda semaphore: 0)
         parts = {"view": view, "kernel": state, "operands": operands, "pointer": None}
-        task = SimpleNamespace(first=thread // 2, blocks=i32(blocks), **parts)
+        task = SimpleNamespace(first=thread // 2, blocks=i32(blocks), tiles=tiles, **parts)
         deal = TailSplit(task, thread % 2, TailSplit.may_halve(task))  # type: ignore[arg-type]
 
         def body(tile, count: Value) -> list[Value]:
