@@ -4,7 +4,7 @@
                             [--jobs N]
 
 Needs the extra `breadth`. A model passes if its error against float64 is at most twice eager's own, and if as many graphs,
-programs and operators left to PyTorch come out as `library_models.EXPECTED` says. Times (on a GPU) are of whole calls, of which
+programs and operators left to PyTorch come out as `library_models.expected` says. Times (on a GPU) are of whole calls, of which
 Dynamo's guards are a part, and of the compiled function in a CUDA graph, beside PyTorch's. Each case has a process of its own.
 """
 
@@ -27,7 +27,7 @@ from bench import host
 from bench.breadth.library.made import Called, imported
 from bench.case import DTYPES
 from bench.forked import answer_of, in_turns
-from bench.library_models import EXPECTED, MODELS
+from bench.library_models import MODELS, expected
 from bench.peers import make_peers, parse
 from bench.records import Record
 from bench.timing import environment, graphed, time_calls
@@ -113,7 +113,7 @@ def measure(
             "error": error,
             "eager_error": eager,
             "right": error <= max(2 * eager, LEAST[dtype]),
-            "as_expected": (programs, islands) == EXPECTED.get(name, ([1], [])),
+            "as_expected": (programs, islands) == expected(name, dtype),
             "timed": [str(timed) for graph in graphs for timed in graph.timed],
             "first_call_seconds": round(seconds, 1),
         }

@@ -10,7 +10,7 @@ from bench.breadth.library.made import Called
 from bench.case import BenchCase
 from bench.cases import all_cases
 from bench.library import measure
-from bench.library_models import EXPECTED, MODELS
+from bench.library_models import EXPECTED, MODELS, expected
 from bench.peers import SETS, peers_of
 from bench.suite import build
 
@@ -71,7 +71,10 @@ def test_what_is_missing_is_what_cannot_be_imported():
 
 
 def test_models_of_torch_compile_s_list():
-    assert len(MODELS) >= 50 and EXPECTED.keys() <= MODELS.keys()
+    assert len(MODELS) >= 50 and {name.removesuffix("_bf16") for name in EXPECTED} <= MODELS.keys()
+    assert expected("bert", "f32") == expected("t5", "f32", "2.13.0+cpu") == ([1], [])
+    assert expected("t5", "bf16", "2.11.0+cu130") == ([1, 1, 1], [])
+    assert expected("mixtral", "bf16") == ([1], []) and expected("mixtral", "f32")[0] == [5]
 
 
 @pytest.mark.parametrize(
