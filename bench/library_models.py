@@ -191,10 +191,10 @@ EXPECTED: dict[str, tuple[list[int], list[str]]] = {
     "mixtral": ([5], ["transformers.grouped_mm_fallback.default"] * 4),
     "mixtral_bf16": ([1], []),  # for which PyTorch has grouped products
 }
-"""Programs of each graph, and operators that PyTorch runs, by name or "NAME_TYPE"; one graph that is one program where neither is
-here."""
+"""Programs of each graph, and operators that PyTorch runs, by name or "NAME_TYPE"; where neither is here, one graph that is one
+program."""
 EXPECTED_ON: dict[str, dict[str, tuple[list[int], list[str]]]] = {
-    # Dynamo of 2.11 ends graphs where the caches of encoder and decoder are made.
+    # Its Dynamo makes three graphs of these.
     "2.11": {"t5": ([1] * 3, []), "bart": ([1] * 3, [])},
 }
 """The same where a version of PyTorch differs from 2.13."""
