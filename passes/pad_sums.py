@@ -38,6 +38,8 @@ COPIED_RATE = 3.0e13
 ACROSS_RATE = 1.2e14
 """Operations a second: of an f32 product, the time that threads take to copy factors whose rows run across the sum, beside TMA,
 which loads rows along it (2048 x 2048 x 2048 on an H200: 352 and 177 us)."""
+WORTH = 2
+"""Times what such a copy takes it has to save: a stage more may be a launch more."""
 COPY_START, COPY_RATE = 2.5e-6, 2.0e12
 """Seconds, and bytes read and written a second, of a stage that widens rows."""
 
@@ -150,7 +152,8 @@ def _across(op: ir.Operation) -> list[int]:
         return []
     rows, columns, terms = matrix_extents(op)
     moved = sum(2 * tensor_bytes(op.operands[number].type) for number in found if not _placeable(op.operands[number]))
-    return found if len(found) * COPY_START + moved / COPY_RATE < 2.0 * rows * columns * terms / ACROSS_RATE else []
+    saved = 2.0 * rows * columns * terms / ACROSS_RATE
+    return found if WORTH * (len(found) * COPY_START + moved / COPY_RATE) < saved else []
 
 
 def _pays(op: ir.Operation, copied: list[ir.Value]) -> bool:

@@ -319,18 +319,18 @@ func.func @across(%a: tensor<4096x512xf32>, %b: tensor<512x1024xf32>, %start: te
 }
 
 // CHECK-LABEL: func.func @both_across
-// CHECK: %[[A:.*]] = linalg.generic {{.*}} ins(%arg0 : tensor<1024x1000xf32>) outs({{.*}} : tensor<1000x1024xf32>)
+// CHECK: %[[A:.*]] = linalg.generic {{.*}} ins(%arg0 : tensor<1024x2000xf32>) outs({{.*}} : tensor<2000x1024xf32>)
 // CHECK: %[[B:.*]] = linalg.generic {{.*}} ins(%arg1 : tensor<1024x2000xf32>) outs({{.*}} : tensor<2000x1024xf32>)
-// CHECK: linalg.generic {{.*}} ins(%[[A]], %[[B]] : tensor<1000x1024xf32>, tensor<2000x1024xf32>)
-func.func @both_across(%a: tensor<1024x1000xf32>, %b: tensor<1024x2000xf32>, %start: tensor<1000x2000xf32>) -> tensor<1000x2000xf32> {
+// CHECK: linalg.generic {{.*}} ins(%[[A]], %[[B]] : tensor<2000x1024xf32>, tensor<2000x1024xf32>)
+func.func @both_across(%a: tensor<1024x2000xf32>, %b: tensor<1024x2000xf32>, %start: tensor<2000x2000xf32>) -> tensor<2000x2000xf32> {
   %p = linalg.generic {indexing_maps = [#u, #v, #y], iterator_types = ["parallel", "parallel", "reduction"]}
-      ins(%a, %b : tensor<1024x1000xf32>, tensor<1024x2000xf32>) outs(%start : tensor<1000x2000xf32>) {
+      ins(%a, %b : tensor<1024x2000xf32>, tensor<1024x2000xf32>) outs(%start : tensor<2000x2000xf32>) {
   ^bb0(%i: f32, %j: f32, %o: f32):
     %m = arith.mulf %i, %j : f32
     %s = arith.addf %o, %m : f32
     linalg.yield %s : f32
-  } -> tensor<1000x2000xf32>
-  return %p : tensor<1000x2000xf32>
+  } -> tensor<2000x2000xf32>
+  return %p : tensor<2000x2000xf32>
 }
 
 // CHECK-LABEL: func.func @along
