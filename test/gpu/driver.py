@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["answers", "answers_beside", "check_each", "program_main", "report", "spilled_bytes"]
+__all__ = ["answers", "answers_beside", "check_each", "program_main", "report", "run_of", "spilled_bytes"]
 
 Build = Callable[[Path, Sequence[str]], int | None]
 Run = Callable[[Path, Sequence[str], Namespace], int | None]
@@ -49,6 +49,23 @@ def program_main(
         return min(1, build(given.folder, given.names) or 0)
     work = part if given.mode == "part" and part else run
     return min(1, work(given.folder, given.names, given) or 0)
+
+
+def run_of(check: Callable[[str, Path, bool], bool], cases: Iterable[str]) -> Run:
+    """What `run` does where `check`, of a case's name, the folder and the switch `time`, prints what it finds itself.
+
+    Args:
+        check: whether a case is right.
+        cases: those that are run where none are named.
+    """
+
+    def run(folder: Path, names: Sequence[str], given: Namespace) -> int:
+        import torch
+
+        with torch.no_grad():
+            return sum(not check(name, folder, given.time) for name in names or cases)
+
+    return run
 
 
 def spilled_bytes(program: Any) -> int:

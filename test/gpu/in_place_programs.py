@@ -9,7 +9,6 @@ the counts of changes must be eager's. `--time` prints microseconds of a step of
 
 from __future__ import annotations
 
-import argparse
 import copy
 import sys
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.timing import graphed, time_calls
-from test.gpu.driver import program_main, spilled_bytes
+from test.gpu.driver import program_main, run_of, spilled_bytes
 
 STEPS = 10
 ROWS, HEADS, LENGTH, WIDTH = 8, 8, 2048, 128
@@ -158,11 +157,5 @@ def check(name: str, folder: Path, timed: bool) -> bool:
     return ok
 
 
-def run(folder: Path, names: Sequence[str], options: argparse.Namespace) -> int:
-    """Check the packages of a folder; how many fail."""
-    with torch.no_grad():
-        return sum(not check(name, folder, options.time) for name in names or CASES)
-
-
 if __name__ == "__main__":
-    sys.exit(program_main(__doc__, build, run, switches={"time": "microseconds, too"}))
+    sys.exit(program_main(__doc__, build, run_of(check, CASES), switches={"time": "microseconds, too"}))

@@ -10,7 +10,6 @@ for 64 requests with own weights, and of eager calls one after the other from a 
 
 from __future__ import annotations
 
-import argparse
 import copy
 import sys
 import threading
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.timing import graphed, time_calls
-from test.gpu.driver import program_main, spilled_bytes
+from test.gpu.driver import program_main, run_of, spilled_bytes
 
 LIMIT = 64
 COUNTS = (1, 2, 7, LIMIT)
@@ -212,11 +211,5 @@ def _error(models: Sequence[nn.Module], requests: Sequence[Sequence[Tensor]], ou
     return error if error == error else float("inf")
 
 
-def run(folder: Path, names: Sequence[str], options: argparse.Namespace) -> int:
-    """Check the packages of a folder; how many fail."""
-    with torch.no_grad():
-        return sum(not check(name, folder, options.time) for name in names or CASES)
-
-
 if __name__ == "__main__":
-    sys.exit(program_main(__doc__, build, run, switches={"time": "microseconds, too"}))
+    sys.exit(program_main(__doc__, build, run_of(check, CASES), switches={"time": "microseconds, too"}))

@@ -9,7 +9,6 @@ twenty times, from a captured graph and on two streams. `--time` prints microsec
 
 from __future__ import annotations
 
-import argparse
 import copy
 import sys
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from bench.models import make
 from bench.timing import graphed, time_calls
-from test.gpu.driver import program_main, spilled_bytes
+from test.gpu.driver import program_main, run_of, spilled_bytes
 from test.programs.scatters import forms
 
 RUNS = 20
@@ -184,11 +183,5 @@ def check(name: str, folder: Path, timed: bool) -> bool:
     return ok
 
 
-def run(folder: Path, names: Sequence[str], options: argparse.Namespace) -> int:
-    """Check the packages of a folder; how many fail."""
-    with torch.no_grad():
-        return sum(not check(name, folder, options.time) for name in names or CASES)
-
-
 if __name__ == "__main__":
-    sys.exit(program_main(__doc__, build, run, switches={"time": "microseconds, too"}))
+    sys.exit(program_main(__doc__, build, run_of(check, CASES), switches={"time": "microseconds, too"}))
