@@ -244,7 +244,9 @@ def test_warnings_are_given_again(tmp_path, once, monkeypatch):
     assert len(once) == 1
 
 
-@pytest.mark.parametrize("damage", [lambda d: d[: len(d) // 2], lambda d: d[:500] + b"x" + d[501:], lambda d: b""])
+@pytest.mark.parametrize(
+    "damage", [lambda d: d[: len(d) // 2], lambda d: d[:500] + bytes([d[500] ^ 1]) + d[501:], lambda d: b""]
+)
 def test_a_damaged_program_is_none(damage, tmp_path, once):
     model, x = Net().eval(), torch.randn(5, 24)
     compiled(model, x, folder=tmp_path)
