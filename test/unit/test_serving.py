@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
@@ -18,32 +18,7 @@ from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.cost import CostModel
 from kitsune_mlir.serving.requests import Family, Request
 from kitsune_mlir.serving.statistics import percentile
-
-
-class Tower(nn.Module):
-    def __init__(self, width: int = 16):
-        super().__init__()
-        self.first, self.second = nn.Linear(width, 33), nn.Linear(33, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(torch.relu(self.first(x)))
-
-
-class Lookup(nn.Module):
-    def forward(self, table: Tensor, index: Tensor) -> Tensor:
-        return table[index] + 1
-
-
-class Counter(nn.Module):
-    total: Tensor
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("total", torch.zeros(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.total.add_(x)
-        return self.total * 1
+from test.oracles.request_streams import Counter, Lookup, Tower, soak
 
 
 def compiled(model: nn.Module, *args: Any) -> Program:
@@ -313,61 +288,13 @@ def test_who_is_late_runs_alone_and_later(programs):
 @pytest.mark.parametrize("measure", [False, True])
 def test_soak(towers, programs, lookup, measure):
     """Clients that cancel, hurry and err: every request is answered rightly, or has its own error; none is lost."""
-    table = torch.randn(5, 4)
-    engine = kitsune_mlir.serve({**programs, "lookup": lookup}, limit=16, capacity=200, measure=measure)
-    problems: list[str] = []
-    counts = {"right": 0, "cancelled": 0, "expired": 0, "refused": 0, "faulty": 0}
-    lock = threading.Lock()
+    every = {**programs, "lookup": lookup, "counter": compiled(Counter(), torch.zeros(4))}
+    found = soak(towers, every, 2000, seed=random.randrange(1 << 30), limit=16, capacity=200, measure=measure)
+    assert not found["problems"]
+    assert found["right"] > 500 and found["faulty"] > 20 and found["left"] and found["cancelled"]
 
-    def client(seed: int) -> None:
-        rng, mine = random.Random(seed), list[tuple[str, Any, Future]]()
-        for _ in range(500):
-            kind = rng.choice(["tower"] * 8 + ["lookup", "outside", "shape"])
-            deadline = rng.choice([None, None, 1e-4, 0.05, 5.0])
-            if kind == "tower":
-                name, x = rng.choice(list(towers)), torch.randn(2, 16)
-                call, wanted = (name, (x,)), towers[name](x).detach()
-            elif kind == "shape":
-                call, wanted = ("tower0", (torch.randn(3, 16),)), ArgumentError
-            else:
-                index = torch.tensor([4, 5 if kind == "outside" else 3])
-                call, wanted = ("lookup", (table, index)), KitsuneError if kind == "outside" else table[index] + 1
-            try:
-                future = engine.submit(*call, deadline=deadline)
-            except BusyError:
-                with lock:
-                    counts["refused"] += 1
-                time.sleep(0.001)
-                continue
-            if rng.random() < 0.1:
-                future.cancel()
-            mine.append((kind, wanted, future))
-        for kind, wanted, future in mine:
-            try:
-                got, word = future.result(30), "right"
-                if not isinstance(wanted, Tensor) or not torch.allclose(got, wanted, atol=1e-5):
-                    problems.append(f"{kind}: {got}")
-            except CancelledError:
-                word = "cancelled"
-            except DeadlineError:
-                word = "expired"
-            except Exception as error:
-                word = "faulty"
-                if isinstance(wanted, Tensor) or not isinstance(error, wanted):
-                    problems.append(f"{kind}: {error!r}")
-            with lock:
-                counts[word] += 1
 
-    threads = [threading.Thread(target=client, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    engine.close()
-    assert not problems
-    stats = engine.stats()
-    total = {key: sum(one[key] for one in stats["models"].values()) for key in stats["models"]["lookup"]}
-    assert sum(counts.values()) == 2000 and stats["waiting"] == 0
-    assert total["answered"] == counts["right"] and total["cancelled"] == counts["cancelled"]
-    assert total["refused"] == counts["refused"] and total["failed"] == counts["faulty"] + counts["expired"]
-    assert counts["right"] > 500 and counts["faulty"] > 20 and total["p50"] <= total["p99"]
+def test_the_soak_sees_what_is_wrong(towers, programs, lookup):
+    """Answers that are another model's."""
+    wrong = {**programs, "tower1": programs["tower2"], "lookup": lookup, "counter": compiled(Counter(), torch.zeros(4))}
+    assert any(problem.startswith("tower: ") for problem in soak(towers, wrong, 300, limit=16)["problems"])

@@ -13,8 +13,8 @@ from kitsune_mlir.windows import pool
 from kitsune_mlir.windows.hazards import BOTH, READ, WRITE
 from kitsune_mlir.windows.streams import Streams
 from kitsune_mlir.windows.task import Call, extent
-from kitsune_mlir.windows.template import in_order
 from kitsune_mlir.windows.window import Window
+from test.oracles.window_streams import run_stream
 
 
 class Accumulate(torch.nn.Module):
@@ -136,35 +136,6 @@ def test_random_streams(threads: int) -> None:
     for _ in range(15):
         window = Window(size=draw.choice((1, 3, 16)), threads=threads)
         run_stream(draw, window, lambda window, one, seen: window.wait(one))
-
-
-def run_stream(draw: random.Random, window: Window, read) -> None:
-    memory, same = torch.zeros(32, dtype=torch.int64), torch.zeros(32, dtype=torch.int64)
-    tasks = []
-    for step in range(60):
-        pieces = [slice(low := draw.randrange(31), low + draw.randrange(1, 33 - low)) for _ in range(3)]
-        add = draw.random() < 0.5
-
-        def work(store: torch.Tensor, pieces=pieces, step=step, add=add) -> None:
-            value = store[pieces[0]].sum() + store[pieces[1]].max() + step
-            store[pieces[2]] = (store[pieces[2]] if add else 0) + value % 1009
-
-        def run(stream: int, work=work) -> None:
-            time.sleep(0.00002 * draw.randrange(3))
-            work(memory)
-
-        views = [memory[piece] for piece in pieces]
-        modes = (READ, READ, BOTH if add else WRITE)
-        ranges = in_order([extent(view, mode) for view, mode in zip(views, modes, strict=True)])
-        tasks.append(window.append_call(Call(run, ranges if draw.random() < 0.95 else None, None, [memory], views[2:])))
-        work(same)
-        if draw.random() < 0.1:
-            read(window, draw.choice(tasks), same)
-        if draw.random() < 0.1:
-            window.wait_for([extent(memory, READ)])
-            assert memory.equal(same)
-    window.flush()
-    assert memory.equal(same) and len(window) == 0
 
 
 def test_threads_end_by_themselves(program: kitsune_mlir.Program, monkeypatch: pytest.MonkeyPatch) -> None:
