@@ -2,7 +2,7 @@
 
     python -m test.oracles.request_streams [--requests 1000000] [--clients 4] [--seed 0] [--json FILE]
 
-Clients hurry, cancel, hand in what does not fit or reads out of range, read their answers late, or go away without reading them;
+Clients hurry, cancel, hand in what does not fit or reads out of range, read their answers late, or go away without reading;
 one model changes a buffer of its own, which must have seen every answered request once. Resident memory is looked at after
 a fifth of the requests and at the end.
 """

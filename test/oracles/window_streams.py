@@ -2,7 +2,7 @@
 
     python -m test.oracles.window_streams [--windows 1000000] [--length 6] [--seed 0] [--json FILE]
 
-Views that overlap, changes in place, accesses that are unknown, windows that are full, with threads and without; values are read
+Views that overlap, changes in place, unknown accesses, full windows, with threads and without; values are read
 between. Whatever order a window takes, memory is the same to the bit.
 """
 
