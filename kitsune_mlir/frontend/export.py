@@ -23,6 +23,7 @@ from kitsune_mlir.errors import DynamicShapeError, FrontendError, KitsuneError
 from kitsune_mlir.frontend.calls import decompose_calls, decompose_kernels
 from kitsune_mlir.frontend.decompositions import decomposition_table
 from kitsune_mlir.frontend.functional import make_functional
+from kitsune_mlir.frontend.higher_order import write_out_control
 from kitsune_mlir.frontend.recurrent import without_steps
 from kitsune_mlir.frontend.source import origin_of_text, origin_of_traceback
 
@@ -131,6 +132,8 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     Raises:
         KitsuneError: one cannot be, for these shapes and types; names it, and its source line.
     """
+    with quiet():
+        write_out_control(program)
     try:
         with quiet():
             make_functional(program.graph)

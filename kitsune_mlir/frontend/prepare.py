@@ -222,7 +222,8 @@ def lift_attributes(graph_module: fx.GraphModule, taken: dict[str, torch.Tensor]
         if not isinstance(value, torch.Tensor):
             user = next(iter(node.users), node)
             raise FrontendError(
-                f"cannot import the higher-order operator '{target_name(user)}'",
+                f"cannot import the higher-order operator '{target_name(user)}'; torch.compile(model, backend='kitsune')"
+                " leaves it to PyTorch, between programs",
                 operator=target_name(user),
                 location=origin_of_node(user),
             )

@@ -37,7 +37,7 @@ def frames_of_node(node: fx.Node) -> list[tuple[str, int]]:
 
 
 def _frames(text: str) -> list[tuple[str, int]]:
-    frames = [(file, int(line)) for file, line in _FRAME.findall(text) if not file.startswith(_HERE)]
+    frames = [(file, int(line)) for file, line in _FRAME.findall(text) if not file.startswith((_HERE, "<"))]
     return [f for f in frames if not f[0].startswith(_TORCH)] or frames
 
 
