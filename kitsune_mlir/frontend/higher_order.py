@@ -37,8 +37,8 @@ def write_out_control(program: ExportedProgram) -> None:
     """Replace `cond`, `map` and `scan` in a program, and in what is inside of them.
 
     Raises:
-        FrontendError: a branch reads or writes by index, a scan has more than `MOST_STEPS` steps, or branches differ in what is no
-            tensor; names the operator and its source line.
+        FrontendError: a branch reads or writes by index, a scan has more than `MOST_STEPS` steps, or branches differ in what is
+            no tensor; names the operator and its source line.
     """
     module = program.graph_module
     writers = {"cond": _cond, "map_impl": _map, "scan": _scan}
@@ -70,8 +70,8 @@ def _cond(module: fx.GraphModule, node: fx.Node) -> list[Any]:
             if isinstance(one.target, torch._ops.OpOverload) and _by_index(one.target):
                 raise _error(
                     node,
-                    f"a branch of 'cond' calls '{one.target}': both branches are computed, and an index might be out of range where"
-                    " its branch is not taken",
+                    f"a branch of 'cond' calls '{one.target}': both branches are computed, and an index might be out of range"
+                    " where its branch is not taken",
                 )
     trace = node.meta.get("stack_trace") or ""
     scalar = call_with_value(aten.reshape.default, predicate, [], stack_trace=trace)
@@ -132,7 +132,9 @@ def _stacked(rows: Sequence[fx.Node]) -> fx.Node:
 
 
 def _body(module: fx.GraphModule, holder: Any) -> fx.GraphModule:
-    return module.get_submodule(str(holder.target))
+    body = module.get_submodule(str(holder.target))
+    assert isinstance(body, fx.GraphModule)
+    return body
 
 
 def _inlined(module: fx.GraphModule, body: fx.GraphModule, operands: Any) -> list[Any]:
