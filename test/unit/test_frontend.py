@@ -275,7 +275,7 @@ def test_traced_graph():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
     x = torch.randn(2, 3)
     with torch.no_grad():
-        torch.compile(model, backend=aot_autograd(fw_compiler=compiler))(x)
+        torch.compile(model, backend=aot_autograd(fw_compiler=compiler), dynamic=False)(x)
     (imported,) = imports
     values = [replace(a, value=p.detach()) for a, p in zip(imported.weights, model.parameters(), strict=True)]
     imported = replace(imported, arguments=(*values, *imported.inputs))
