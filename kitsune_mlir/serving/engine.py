@@ -16,13 +16,11 @@ from typing import Any
 from kitsune_mlir.errors import ArgumentError, BusyError, ConflictError, DeadlineError, KitsuneError
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.families import families_of
-from kitsune_mlir.serving.requests import Family, Request
+from kitsune_mlir.serving.requests import UNHURRIED, Family, Request, turn
+from kitsune_mlir.serving.simulate import Forecast, simulate
 from kitsune_mlir.serving.statistics import Statistics
 
 __all__ = ["Engine", "serve"]
-
-UNHURRIED = 1.0
-"""Seconds after which a request without a deadline should be answered: what it may be ordered by."""
 
 
 def serve(
@@ -65,7 +63,6 @@ class Engine:
         self._lock = threading.Condition(threading.Lock())
         self._waiting = 0
         self._closed = False
-        self._pause: float | None = None
         self._thread = threading.Thread(target=self._serve, name="kitsune-serve", daemon=True)
         self._thread.start()
 
@@ -129,6 +126,21 @@ class Engine:
             models = {name: statistics.to_dict() for name, statistics in self._statistics.items()}
             return {"models": models, "waiting": self._waiting, "capacity": self.capacity}
 
+    def forecast(
+        self, rate: float, *, count: int = 20_000, deadline: float | None = None, overhead: float = 0.0, seed: int = 0
+    ) -> Forecast:
+        """What is to be expected of requests of a Poisson process, to all models alike; nothing is run.
+
+        Args:
+            rate: requests a second.
+            count: requests.
+            deadline: seconds that each has, or None.
+            overhead: seconds that the engine itself spends on a request, beside its launches.
+            seed: of the times and models.
+        """
+        with self._lock:
+            return simulate(self._all, rate, count, deadline=deadline, overhead=overhead, seed=seed)
+
     def close(self, cancel: bool = False) -> None:
         """Take no more requests, and return when those that wait are answered, or cancelled."""
         with self._lock:
@@ -157,31 +169,17 @@ class Engine:
         """Launch until the engine is closed and nothing waits."""
         while True:
             with self._lock:
-                family = self._next()
-                while family is None:
+                while (found := turn(self._all, time.monotonic(), self._closed))[0] is None:
                     if self._closed and not any(one.first() for one in self._all):
                         return
-                    self._lock.wait(self._pause)
-                    family = self._next()
+                    self._lock.wait(found[1])
+                family = found[0]
                 requests = family.take()
             started = [request for request in requests if request.future.set_running_or_notify_cancel()]
             with self._lock:
                 self._waiting -= len(started)
             if started:
                 self._launch(family, started)
-
-    def _next(self) -> Family | None:
-        """Whose turn it is: the earliest deadline's, but for families that had better wait for a request more; late ones come
-        later. None is nobody's, for `_pause` seconds."""
-        now, pauses = time.monotonic(), []
-        ready = [(request, family) for family in self._all if (request := family.first()) is not None]
-        for _, family in sorted(ready, key=lambda one: (one[0].deadline + one[1].late * UNHURRIED, one[0].number)):
-            pause = 0.0 if self._closed else family.patience(now)
-            if pause <= 0:
-                return family
-            pauses.append(pause)
-        self._pause = min(pauses, default=None)
-        return None
 
     def _launch(self, family: Family, requests: Sequence[Request]) -> None:
         now = time.monotonic()

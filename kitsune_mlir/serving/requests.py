@@ -1,4 +1,4 @@
-"""Requests that wait, by deadline; and the models that can share launches."""
+"""Requests that wait, by deadline; the models that can share launches; and whose turn it is."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.cost import CostModel
 
-__all__ = ["Family", "Request"]
+__all__ = ["UNHURRIED", "Family", "Queue", "Request", "turn"]
+
+Q = TypeVar("Q", bound="Queue")
+
+UNHURRIED = 1.0
+"""Seconds after which a request without a deadline should be answered: what it may be ordered by."""
 
 WEIGHT = 0.2
 """Of a new time between arrivals, in the moving average."""
@@ -51,25 +56,21 @@ class Request:
         return Request(deadline, next(_numbers), model, args, kwargs, Future(), strict)
 
 
-class Family:
-    """Programs of one code, with weights of their own: their requests share launches. Used under the engine's lock.
+class Queue:
+    """What waits for the launches of one code, and when these begin; it knows no programs. Used under the engine's lock.
 
     Attributes:
-        programs: by the name of the model.
-        limit: most requests of a launch.
         cost: T(n).
         exclusive: a launch has one request of a model: models change weights of theirs.
         late: launches take far longer than predicted; such a family runs by itself, one request a launch, after the others.
 
     Args:
-        limit: most requests of a launch, if the code takes as many.
+        models: how many there are of the code.
+        most: requests of a launch.
     """
 
-    def __init__(self, programs: Mapping[str, Program], limit: int):
-        self.programs, self.cost = dict(programs), CostModel([], [])
-        program = next(iter(programs.values()))
-        self.batch, self._device = program.batch(min(limit, program.most_requests)), program.device
-        self.exclusive = any(n < len(program.signature.weights) for n in program.signature.written)
+    def __init__(self, models: int, most: int, exclusive: bool, cost: CostModel):
+        self.models, self.most, self.exclusive, self.cost = models, most, exclusive, cost
         self.late = False
         self._waiting: list[Request] = []
         self._interval = float("inf")
@@ -79,7 +80,7 @@ class Family:
     @property
     def limit(self) -> int:
         """Most requests of a launch now."""
-        return 1 if self.late else self.batch.limit
+        return 1 if self.late else self.most
 
     def add(self, request: Request) -> None:
         """Let a request wait."""
@@ -103,13 +104,6 @@ class Family:
         """The requests that wait."""
         return list(self._waiting)
 
-    def finish(self) -> None:
-        """Wait until what was launched is done."""
-        if self._device.startswith("cuda"):
-            import torch
-
-            torch.cuda.current_stream(self._device).synchronize()
-
     def compact(self, live: int) -> None:
         """Drop cancelled requests where they are most of what is held."""
         if len(self._waiting) > 2 * live + 64:
@@ -131,11 +125,14 @@ class Family:
     def patience(self, now: float) -> float:
         """Seconds that it pays to wait for another request; 0 is none.
 
-        It pays where the next one is expected sooner than what a launch with it saves, and as long as the first one's deadline
-        allows: no more than half of its slack is spent so.
+        It pays where launches of what waits would not keep up with what comes (otherwise others join while a launch runs), where
+        the next one is expected sooner than what a launch with it saves, and as long as the first one's deadline allows: no more
+        than half of its slack is spent so.
         """
         first, count = self.first(), self.count()
-        if first is None or count >= self.limit or self.exclusive and len(self.programs) <= count:
+        if first is None or count >= self.limit or self.exclusive and self.models <= count:
+            return 0.0
+        if self.cost(count) <= count * self._interval:
             return 0.0
         slack = first.deadline - now - self.cost(count + 1)
         wanted = min(self.cost.gain(count), slack / 2)
@@ -151,3 +148,49 @@ class Family:
             self.late, self._quick = True, 0
         elif self.late and self._quick >= PROBATION:
             self.late = False
+
+
+class Family(Queue):
+    """Programs of one code, with weights of their own: their requests share launches.
+
+    Attributes:
+        programs: by the name of the model.
+        batch: launches them.
+
+    Args:
+        limit: most requests of a launch, if the code takes as many.
+    """
+
+    def __init__(self, programs: Mapping[str, Program], limit: int):
+        program = next(iter(programs.values()))
+        exclusive = any(n < len(program.signature.weights) for n in program.signature.written)
+        self.programs = dict(programs)
+        self.batch, self._device = program.batch(min(limit, program.most_requests)), program.device
+        super().__init__(len(programs), self.batch.limit, exclusive, CostModel([], []))
+
+    def finish(self) -> None:
+        """Wait until what was launched is done."""
+        if self._device.startswith("cuda"):
+            import torch
+
+            torch.cuda.current_stream(self._device).synchronize()
+
+
+def turn(queues: Sequence[Q], now: float, closing: bool = False) -> tuple[Q | None, float | None]:
+    """Whose turn it is: the earliest deadline's, but for those that had better wait for a request more; late ones come later.
+
+    Args:
+        now: as `Request.deadline` counts.
+        closing: no more requests come, so nobody waits for one.
+
+    Returns:
+        The queue; or None, and the seconds after which to ask again (None: not before another request comes).
+    """
+    ready = [(request, queue) for queue in queues if (request := queue.first()) is not None]
+    pauses = []
+    for _, queue in sorted(ready, key=lambda one: (one[0].deadline + one[1].late * UNHURRIED, one[0].number)):
+        pause = 0.0 if closing else queue.patience(now)
+        if pause <= 0:
+            return queue, None
+        pauses.append(pause)
+    return None, min(pauses, default=None)
