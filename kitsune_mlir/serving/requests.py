@@ -125,8 +125,8 @@ class Queue:
     def patience(self, now: float) -> float:
         """Seconds that it pays to wait for another request; 0 is none.
 
-        It pays where launches of what waits would not keep up with what comes (otherwise others join while a launch runs), where
-        the next one is expected sooner than what a launch with it saves, and as long as the first one's deadline allows: no more
+        It pays where launches of what waits would not keep up with what comes (otherwise others join while one runs), where the
+        next one is expected sooner than what a launch with it saves, and as long as the first one's deadline allows: no more
         than half of its slack is spent so.
         """
         first, count = self.first(), self.count()

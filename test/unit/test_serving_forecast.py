@@ -34,11 +34,10 @@ def test_nobody_waits_for_company_where_launches_keep_up(share: float) -> None:
 def test_beyond_what_launches_do() -> None:
     peak = 32 / 160e-6
     found = simulate([queue()], 2 * peak, 20_000, deadline=0.002)
-    assert 0.9 * peak < found.in_time / found.seconds * 1.05 < 1.1 * peak
-    assert found.expired + len(found.latencies) == 20_000 and found.p99 < 0.0023
-    assert len(found.latencies) / found.launches > 30
+    assert found.expired + len(found.latencies) == 20_000 and found.expired > 9_000
+    assert 0.0019 < found.p99 < 0.002 + 170e-6  # started in time, if not answered
     slower = simulate([queue()], 2 * peak, 20_000, deadline=0.002, overhead=5e-6)
-    assert slower.goodput < 0.6 * found.goodput
+    assert len(slower.latencies) < 0.6 * len(found.latencies)
 
 
 def test_models_that_change_their_weights_come_once_in_a_launch() -> None:
