@@ -107,6 +107,7 @@ def drawn(count: int, most: int, seed: int = 0) -> list[int]:
 @torch.no_grad()
 def measure(name: str, device: str, count: int, timed: int) -> dict[str, Any]:
     """One case: programs that were compiled, the largest error beside eager's, microseconds by size."""
+    from kitsune_mlir.dynamo import kitsune
     from kitsune_mlir.dynamo.backend import compiled_graph
     from kitsune_mlir.dynamo.graph_options import options_of_backend
     from kitsune_mlir.dynamo.report import GraphReport
@@ -130,7 +131,7 @@ def measure(name: str, device: str, count: int, timed: int) -> dict[str, Any]:
     for rows in drawn(timed, most, seed=1):
         args = [arg.to(device) for arg in inputs(rows)]
         own = copy.deepcopy(model)  # of which Dynamo knows nothing
-        alone = torch.compile(lambda *given, own=own: own(*given), backend="kitsune", options=options, dynamic=False)
+        alone = torch.compile(lambda *given, own=own: own(*given), backend=kitsune, options=options, dynamic=False)
         functions = {"any size": fast, "this size": alone, "eager": model}
         calls = {key: functools.partial(function, *args) for key, function in functions.items()}
         if device == "cpu":

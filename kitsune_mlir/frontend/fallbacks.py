@@ -156,13 +156,13 @@ def _hypot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _of_bytes(op: Any) -> Callable[..., Any]:
-    """Arithmetic of bytes, in 32 bits: torch-mlir crashes on numbers beside tensors of these types."""
+    """Arithmetic of bytes, in 32 bits: torch-mlir crashes on numbers beside tensors of these types, and on extremes of all."""
 
-    def decomposed(x: Any, y: Any, **given: Any) -> Tensor:
-        dtype = torch.result_type(x, y)
+    def decomposed(*args: Any, **given: Any) -> Tensor:
+        dtype = torch.result_type(*args) if len(args) == 2 else args[0].dtype
         if dtype not in (torch.uint8, torch.int8):
             return NotImplemented
-        wide = [v.to(torch.int32) if isinstance(v, Tensor) else v for v in (x, y)]
+        wide = [v.to(torch.int32) if isinstance(v, Tensor) else v for v in args]
         return op(*wide, **given).to(dtype)
 
     return decomposed
@@ -207,6 +207,7 @@ def _diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0,
 
 
 _EXTREMES = (aten.amax.default, aten.amin.default)
+_EXTREMES_OF_ALL = (aten.max.default, aten.min.default)
 _ROWS = (
     aten.cumsum.default,
     aten.cumprod.default,
@@ -233,6 +234,8 @@ _BYTES = (
     aten.rsub.Scalar,
     aten.div.Tensor_mode,
     aten.div.Scalar_mode,
+    aten.remainder.Scalar,
+    aten.remainder.Scalar_Tensor,
 )
 
 _COMPARISONS = (aten.lt.Scalar, aten.le.Scalar, aten.gt.Scalar, aten.ge.Scalar, aten.eq.Scalar, aten.ne.Scalar)
@@ -287,6 +290,8 @@ def with_scalars(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[...
     added: dict[Any, Callable[..., Any]] = {op: _scalars_as_rows(op, table.get(op)) for op in _ROWS}
     for op in _EXTREMES:
         added[op] = _first_of(_extreme(op), table.get(op))
+    for op in _EXTREMES_OF_ALL:
+        added[op] = _first_of(_of_bytes(op), table.get(op))
     return added
 
 

@@ -51,6 +51,14 @@ def test_types(dtype):
     run(function, lambda: (numbers(dtype),))
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
+def test_bytes_beside_numbers(dtype):
+    def function(x):
+        return x % 7, x << (x % 3), 100 % (x % 5 + 1), x.max(), x.min(), x[0].max(), x - 100, x // 3, torch.fmod(x, 5)
+
+    run(function, lambda: (numbers(dtype),))
+
+
 LAYOUTS = {
     "no elements": lambda: R(0, 4),
     "no elements inside": lambda: R(3, 0, 4),
