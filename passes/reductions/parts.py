@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
-from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.access import affine_maps, is_tensor, iterator_kinds, shape_of
 from kitsune_mlir.dialects.attribute_table import COMBINE, PARTIAL
 from kitsune_mlir.dialects.deep import Steps, evaluate
 from kitsune_mlir.dialects.iteration import is_free
-from kitsune_mlir.dialects.products import body_of, defining_op, is_generic, yield_of
+from kitsune_mlir.dialects.products import body_of, defining_op, is_contraction, is_generic, yield_of
+from kitsune_mlir.dialects.sizes import tensor_bytes
 
 from .associative import NEUTRAL, Reduction, filled, generic
 
@@ -97,7 +98,7 @@ def _cut(value: ir.Value, along: tuple[bool, ...], parts: int, made: Cut) -> Ste
     """A value with each dimension that is marked in `along` split into (parts, rest).
 
     What is made element by element is made again in this shape, so that it can be part of the reduction's stage; all else
-    is seen in this shape where it lies.
+    is seen in this shape where it lies. So is what a product's stage makes of its sums: made again, the sums had to be stored.
     """
     if not any(along):
         return value
@@ -116,8 +117,29 @@ def _cut_apart(value: ir.Value, along: tuple[bool, ...], parts: int, made: Cut) 
     maker = defining_op(value)
     element = ir.ShapedType(value.type).element_type
     if maker is not None and sum(along) == 1 and (loop := _elementwise_loop(maker, list(along).index(True))) is not None:
-        return (yield _with_part(maker, loop, parts, [tensor.empty(shape, element)], made)).results[0]
+        if not _ends_a_product(maker):
+            return (yield _with_part(maker, loop, parts, [tensor.empty(shape, element)], made)).results[0]
     return tensor.ExpandShapeOp(ir.RankedTensorType.get(shape, element), value, groups, [], shape).result
+
+
+def _ends_a_product(maker: ir.Operation) -> bool:
+    """Whether an element-wise generic works on a product's sums, directly or through others, and its result is no wider."""
+    result = maker.results[0]
+    alike = [v for v in list(maker.operands)[:-1] if is_tensor(v) and shape_of(v) == shape_of(result)]
+    if tensor_bytes(result.type) > max((tensor_bytes(v.type) for v in alike), default=0):
+        return False
+    todo, seen = alike, set[ir.Value]()
+    while todo:
+        value = todo.pop()
+        op = defining_op(value)
+        if op is None or value in seen:
+            continue
+        seen.add(value)
+        if is_contraction(op):
+            return True
+        if is_generic(op) and set(iterator_kinds(op)) == {"parallel"}:
+            todo += [v for v in list(op.operands)[: -len(op.results)] if is_tensor(v) and shape_of(v) == shape_of(result)]
+    return False
 
 
 def _elementwise_loop(op: ir.Operation, dim: int) -> int | None:

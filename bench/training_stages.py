@@ -1,0 +1,117 @@
+"""Where whole training steps spend their time: each stage's share of the blocks' time, beside what the plan predicted.
+
+    python -m bench.training_stages [NAME...] [--dtype bf16] [--size full] [--out FOLDER]
+
+Names are those of `bench/training_cases.py`. A step is compiled with timestamps and called a few times. For each of its programs a
+line a stage goes to `FOLDER/NAME.txt`: microseconds of the multiprocessors that it took (the time of its tiles over the number of
+blocks, waits apart), those of waits, the predicted ones, engine, tiles and sizes, slowest first. It needs a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.case import DTYPES
+from bench.forked import answer_of
+from bench.training import SECONDS, Case, adamw
+from bench.training_cases import CASES
+
+CALLS = 4
+"""The first ones load kernels."""
+
+
+def lines_of(program: Any) -> list[dict[str, Any]]:
+    """What each stage of a program took in its last call, slowest first, in microseconds."""
+    timeline = program.timeline()
+    stages = {stage["name"]: stage for stage in program.summary["stages"]}
+    took = (timeline.times[:, :, 1] - timeline.times[:, :, 0]).mean(axis=0)
+    waited = timeline.waits.mean(axis=0) if timeline.waits is not None else 0 * took
+    found = []
+    for number, (name, engine, tiles) in enumerate(timeline.tasks):
+        stage = stages.get(name, {})
+        found.append(
+            {
+                "stage": name,
+                "engine": engine,
+                "microseconds": round(float(took[number] - waited[number]), 1),
+                "waits": round(float(waited[number]), 1),
+                "span": [
+                    round(float(edge), 1) for edge in (timeline.times[:, number, 0].min(), timeline.times[:, number, 1].max())
+                ],
+                "tiles": tiles,
+                "sizes": stage.get("sizes"),
+                "tile": stage.get("tile"),
+                "ops": stage.get("ops"),
+                "source": stage.get("source"),
+            }
+        )
+    return sorted(found, key=lambda line: -line["microseconds"])
+
+
+def table(lines: Sequence[dict[str, Any]]) -> str:
+    """The lines as text."""
+    head = (
+        f"{'stage':28s} {'engine':10s} {'us':>8s} {'waits':>8s} {'from':>8s} {'to':>8s} {'tiles':>7s}  sizes, tile, operations"
+    )
+    rows = [
+        f"{one['stage']:28s} {one['engine']:10s} {one['microseconds']:8.1f} {one['waits']:8.1f} {one['span'][0]:8.1f} "
+        f"{one['span'][1]:8.1f} {one['tiles']:7d}  {one['sizes']} {one['tile']} {one['ops']} {one['source']}"
+        for one in lines
+    ]
+    total = sum(one["microseconds"] for one in lines)
+    return "\n".join([head, *rows, f"{len(lines)} stages, {total:.1f} us in tiles"])
+
+
+def measure(name: str, dtype: str, size: str, out: Path) -> dict[str, Any]:
+    """One case; its tables are files of `out`."""
+    import torch
+
+    import kitsune_mlir
+
+    case = Case(CASES[name], size, dtype, "cuda")
+    objective = case.objective()
+    step = kitsune_mlir.train_step(
+        objective.model, objective.loss, adamw(objective, "cuda", fused=False), options={"timestamps": True}
+    )
+    with case.context():
+        for _ in range(CALLS):
+            step(case.args, *case.targets)
+    torch.cuda.synchronize()
+    texts, totals = [], []
+    for report in step.reports:
+        for program in report.programs:
+            lines = lines_of(program)
+            totals.append(round(program.timeline().total, 1))
+            memory = {field: getattr(program.memory, field) for field in ("arena", "copies", "apart")}
+            texts.append(f"{program.summary['launches']} launches, {totals[-1]} us, memory {memory}\n{table(lines)}")
+            texts.append(program.timeline().table())
+            texts.append(json.dumps(program.summary, default=str))
+    (out / f"{name}.txt").write_text("\n\n".join(texts) + "\n")
+    return {"case": name, "microseconds": totals}
+
+
+def main() -> int:
+    """Command line; the exit status is the number of cases that failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CASES))
+    parser.add_argument("--dtype", default="bf16", choices=list(DTYPES))
+    parser.add_argument("--size", default="full", choices=["full", "small"])
+    parser.add_argument("--out", type=Path, default=Path("training-stages"))
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    for name in given.names or CASES:
+        found = answer_of(functools.partial(measure, name, given.dtype, given.size, given.out), name, SECONDS)
+        failed += "problem" in found
+        print(json.dumps(found), flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
