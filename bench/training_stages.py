@@ -1,10 +1,10 @@
-"""Where whole training steps spend their time: each stage's share of the blocks' time, beside what the plan predicted.
+"""Where whole training steps spend their time: each stage's share of the blocks' time, and of waits.
 
     python -m bench.training_stages [NAME...] [--dtype bf16] [--size full] [--out FOLDER]
 
-Names are those of `bench/training_cases.py`. A step is compiled with timestamps and called a few times. For each of its programs a
-line a stage goes to `FOLDER/NAME.txt`: microseconds of the multiprocessors that it took (the time of its tiles over the number of
-blocks, waits apart), those of waits, the predicted ones, engine, tiles and sizes, slowest first. It needs a GPU.
+Names are those of `bench/training_cases.py`. A step is compiled with timestamps and called a few times. For each of its
+programs a line a stage goes to `FOLDER/NAME.txt`: microseconds of the multiprocessors that it took (the time of its tiles over
+the number of blocks, waits apart), those of waits, when it was worked on, engine, tiles, sizes, slowest first. A GPU is needed.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from kitsune_mlir.frontend.calls import decompose_calls
 from kitsune_mlir.frontend.decompositions import decomposition_table
 from kitsune_mlir.frontend.export import quiet
 from kitsune_mlir.frontend.foreach import copy_strided, fma
+from kitsune_mlir.frontend.gradients.attention import trained_attention
 from kitsune_mlir.frontend.recurrent import RECURRENT, TRAINED
 
 __all__ = [
@@ -126,9 +127,10 @@ def composites(training: bool) -> Mapping[Any, Callable[..., Any]]:
         training: such as autograd knows what to do with; others become operators of our own.
     """
     key, usual = torch._C.DispatchKey.CompositeImplicitAutograd, get_decomposition_table()
+    trained = {**TRAINED, torch.ops.aten.scaled_dot_product_attention.default: trained_attention}
     return {
         op: _with_own_memory(how)
-        for op, how in {**decomposition_table(), **(TRAINED if training else {})}.items()
+        for op, how in {**decomposition_table(), **(trained if training else {})}.items()
         if isinstance(op, torch._ops.OpOverload) and op.has_kernel_for_dispatch_key(key) and how is not usual.get(op)
         if not (training and op in RECURRENT and op not in TRAINED)
     }

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-__all__ = ["scaled_dot_product_attention"]
+from kitsune_mlir.frontend.dtypes import widened
+
+__all__ = ["batched", "grouped_rows", "probabilities", "scaled_dot_product_attention"]
 
 
 def scaled_dot_product_attention(
@@ -40,22 +43,48 @@ def scaled_dot_product_attention(
     """
     if dropout_p > 0 or query.ndim < 2 or query.dtype.is_complex:
         return NotImplemented
-    dtype = query.dtype
-    narrow = dtype in (torch.bfloat16, torch.float16)
-    length, width = query.shape[-2], query.shape[-1]
-    columns = key.shape[-2]
-    factor = 1.0 / math.sqrt(width) if scale is None else scale
+    rows = grouped_rows(query, key) if enable_gqa else query
+    factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    weights = probabilities(query, key, rows, factor, attn_mask, is_causal)
+    out = torch.matmul(widened(weights), widened(value))
+    return out.reshape(*query.shape[:-1], value.shape[-1]).to(query.dtype)
 
-    def wide(x: Tensor) -> Tensor:
-        return x.to(torch.float32) if narrow else x
 
-    rows = query
-    if enable_gqa and query.shape[-3] != key.shape[-3]:
-        # The heads that share keys become more rows of one product: nothing is repeated in memory.
-        group = query.shape[-3] // key.shape[-3]
-        rows = query.reshape(*query.shape[:-3], key.shape[-3], group * length, width)
+def grouped_rows(query: Tensor, key: Tensor) -> Tensor:
+    """`[..., G, H/G*L, E]` of a query `[..., H, L, E]`: the heads that share keys become more rows of one product.
 
-    scores = torch.matmul(wide(rows), wide(key).transpose(-2, -1)) * factor
+    Nothing is repeated in memory.
+    """
+    heads = key.shape[-3]
+    if query.shape[-3] == heads:
+        return query
+    return query.reshape(*query.shape[:-3], heads, query.shape[-3] // heads * query.shape[-2], query.shape[-1])
+
+
+def batched(a: Tensor, b: Tensor) -> Tensor:
+    """`a @ b`, `[..., m, k]` by `[..., k, n]` of the same leading dimensions, in f32, as one batched product."""
+    found = torch.bmm(widened(a).reshape(-1, *a.shape[-2:]), widened(b).reshape(-1, *b.shape[-2:]))
+    return found.reshape(*a.shape[:-1], b.shape[-1])
+
+
+def probabilities(
+    query: Tensor,
+    key: Tensor,
+    rows: Tensor,
+    factor: float,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    product: Callable[[Tensor, Tensor], Tensor] = torch.matmul,
+) -> Tensor:
+    """The softmax of the scores, in the query's type: `[..., H, L, S]`, or as many rows as `rows` where that is not the query.
+
+    Args:
+        rows: the query, or `grouped_rows` of it.
+        factor: of the scores.
+        product: of rows and keys.
+    """
+    length, columns = query.shape[-2], key.shape[-2]
+    scores = product(widened(rows), widened(key).transpose(-2, -1)) * factor
     scores = scores.reshape(*scores.shape[:-3], query.shape[-3], length, columns) if rows is not query else scores
     if is_causal:
         row = torch.arange(length, device=query.device).unsqueeze(1)
@@ -65,7 +94,7 @@ def scaled_dot_product_attention(
         if attn_mask.dtype == torch.bool:
             scores = torch.where(attn_mask, scores, float("-inf"))
         else:
-            scores = scores + wide(attn_mask)
+            scores = scores + widened(attn_mask)
 
     top = torch.amax(scores, -1, keepdim=True)
     if attn_mask is not None:
@@ -74,8 +103,5 @@ def scaled_dot_product_attention(
     total = weights.sum(-1, keepdim=True)
     if attn_mask is not None:
         total = torch.where(total == 0, 1.0, total)
-    weights = (weights / total).to(dtype)
-    if rows is not query:
-        weights = weights.reshape(*rows.shape[:-1], columns)
-    out = torch.matmul(wide(weights), wide(value))
-    return out.reshape(*query.shape[:-1], value.shape[-1]).to(dtype)
+    weights = (weights / total).to(query.dtype)
+    return weights.reshape(*rows.shape[:-1], columns) if rows is not query else weights

@@ -138,3 +138,39 @@ func.func @convolution(%x: tensor<1x9x9x512xbf16>, %w: tensor<64x3x3x512xbf16>) 
   } -> tensor<1x7x7x64xf32>
   return %r : tensor<1x7x7x64xf32>
 }
+
+// What is made of a product's sums, in no wider type, is read where it lies: made again in parts, the sums had to be stored.
+// CHECK-LABEL: func.func @behind_a_product
+// CHECK: %[[MADE:.*]] = linalg.generic {{{.*}} iterator_types = ["parallel", "parallel"]}
+// CHECK: math.absf
+// CHECK: tensor.expand_shape %[[MADE]] {{.*}} : tensor<16384x64xf64> into
+// CHECK-NOT: math.absf
+// CHECK: kitsune.partial
+func.func @behind_a_product(%a: tensor<16384x64xf64>, %b: tensor<64x64xf64>, %y: tensor<16384x64xf64>) -> (tensor<16384x64xf64>, tensor<64x64xf64>) {
+  %zero = arith.constant 0.0 : f64
+  %w = tensor.empty() : tensor<16384x64xf64>
+  %wide = linalg.fill ins(%zero : f64) outs(%w : tensor<16384x64xf64>) -> tensor<16384x64xf64>
+  %x = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, #kn, #mn], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%a, %b : tensor<16384x64xf64>, tensor<64x64xf64>) outs(%wide : tensor<16384x64xf64>) {
+  ^bb0(%p: f64, %q: f64, %o: f64):
+    %m = arith.mulf %p, %q : f64
+    %s = arith.addf %o, %m : f64
+    linalg.yield %s : f64
+  } -> tensor<16384x64xf64>
+  %h = linalg.generic {indexing_maps = [#rc, #rc], iterator_types = ["parallel", "parallel"]}
+      ins(%x : tensor<16384x64xf64>) outs(%w : tensor<16384x64xf64>) {
+  ^bb0(%p: f64, %o: f64):
+    %m = math.absf %p : f64
+    linalg.yield %m : f64
+  } -> tensor<16384x64xf64>
+  %e = tensor.empty() : tensor<64x64xf64>
+  %f = linalg.fill ins(%zero : f64) outs(%e : tensor<64x64xf64>) -> tensor<64x64xf64>
+  %r = linalg.generic {indexing_maps = [#mk, #kn, #mn], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%h, %y : tensor<16384x64xf64>, tensor<16384x64xf64>) outs(%f : tensor<64x64xf64>) {
+  ^bb0(%p: f64, %q: f64, %o: f64):
+    %m = arith.mulf %p, %q : f64
+    %s = arith.addf %o, %m : f64
+    linalg.yield %s : f64
+  } -> tensor<64x64xf64>
+  return %h, %r : tensor<16384x64xf64>, tensor<64x64xf64>
+}

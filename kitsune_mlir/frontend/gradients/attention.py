@@ -1,0 +1,80 @@
+"""The gradient of scaled dot-product attention: four products, with the softmax's gradient in the last step of one of them.
+
+Autograd's own goes through each operator of the softmax, in f32: exponentials, sums and quotients are kept or made again, and
+gradients of scores reach two products as f32. Here the probabilities are made again in the operands' type, and the sum of
+each row's gradient times probabilities is that of the result's gradient times the result (FlashAttention, Dao et al. 2022,
+section 3.1 and appendix B.2), which needs no scores.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kitsune_mlir.frontend.attention import batched, grouped_rows, probabilities, scaled_dot_product_attention
+from kitsune_mlir.frontend.dtypes import widened
+
+__all__ = ["trained_attention"]
+
+
+class _Attention(torch.autograd.Function):
+    """Attention of which the mask has no gradient; `factor` of the scores, and whether heads share keys."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, factor: float
+    ) -> Tensor:
+        ctx.is_causal, ctx.factor = is_causal, factor
+        rows = grouped_rows(query, key)
+        weights = probabilities(query, key, rows, factor, mask, is_causal, batched)
+        out = batched(weights, value).reshape(*query.shape[:-1], value.shape[-1]).to(query.dtype)
+        ctx.save_for_backward(query, key, value, out, *(() if mask is None else (mask,)))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        query, key, value, out, *masks = ctx.saved_tensors
+        (gradient,) = gradients
+        rows = grouped_rows(query, key)
+        weights = probabilities(query, key, rows, ctx.factor, masks[0] if masks else None, ctx.is_causal, batched)
+        given = gradient.reshape(*rows.shape[:-1], value.shape[-1])
+        # Of each row: what its probabilities' gradients are less, as they add up to 1.
+        mean = (widened(gradient) * widened(out)).sum(-1, keepdim=True).reshape(*rows.shape[:-1], 1)
+        of_weights = batched(given, value.transpose(-2, -1))
+        of_scores = (widened(weights) * (of_weights - mean) * ctx.factor).to(query.dtype)
+        products = [
+            batched(of_scores, key).reshape(query.shape),
+            batched(of_scores.transpose(-2, -1), rows),
+            batched(weights.transpose(-2, -1), given),
+        ]
+        return *(product.to(query.dtype) for product in products), None, None, None
+
+
+def trained_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """`scaled_dot_product_attention` with a gradient of its own; arguments and results are the same.
+
+    A mask that is trained, and operands whose leading dimensions differ, have autograd's.
+    """
+    given = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+    operands = (query, key, value)
+    trained = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
+    alike = query.ndim == key.ndim == value.ndim > 2 and query.shape[:-3] == key.shape[:-3] == value.shape[:-3]
+    alike = alike and key.shape[-3] == value.shape[-3] and (enable_gqa or query.shape[-3] == key.shape[-3])
+    one_type = query.dtype == key.dtype == value.dtype and query.dtype.is_floating_point
+    if not trained or dropout_p > 0 or not alike or not one_type or (attn_mask is not None and attn_mask.requires_grad):
+        return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, **given)
+    factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    return _Attention.apply(query, key, value, attn_mask, is_causal, factor)  # type: ignore[no-any-return]
