@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import kitsune_mlir
 from bench.case import LIMITS, BenchCase, Inputs
 from bench.peers import make_peers
-from bench.timing import graphed, launches, sample_calls, summary
+from bench.timing import graphed, launches, peak_of, sample_calls, summary
 
 __all__ = ["floor_of", "measure", "prepared", "relative_errors"]
 
@@ -83,8 +84,11 @@ def measure(path: Path, case: BenchCase, peers: Sequence[str], rates: Mapping[st
     """
     torch.backends.cudnn.benchmark = True  # peers have cuDNN's fastest convolutions, not those of its heuristic
     torch.backends.cudnn.allow_tf32 = case.dtype != "f32"  # f32 is compared as f32, as products are
+    others_hold = torch.cuda.memory_allocated()
     (model, args), program = prepared(path, case)
     calls = {"kitsune": lambda: program(*args)}
+    given = _given(model, args)
+    peaks = {"kitsune": _memory(calls["kitsune"], others_hold + given)}
     wanted = exact(model, args)
     with torch.no_grad():
         first, second = program(*args), program(*args)
@@ -114,7 +118,9 @@ def measure(path: Path, case: BenchCase, peers: Sequence[str], rates: Mapping[st
     }
     del wanted, first, second, replayed, plain
     entry |= described(program)
-    others, missing = make_peers(model, args, peers)
+    entry |= predicted(path)
+    others, missing = make_peers(model, args, peers, peaks)
+    entry["memory"] = {"given": given, **peaks}
     entry["launches"] = launches(calls["kitsune"])
     if peers:
         entry["eager_launches"] = launches(lambda: model(*args))
@@ -128,6 +134,29 @@ def measure(path: Path, case: BenchCase, peers: Sequence[str], rates: Mapping[st
         timed = sample_calls(captured, each=3, batch=BATCH, queued=True)
         entry["back_to_back"] = {name: summary(samples) for name, samples in timed.items()}
     return entry
+
+
+def _given(model: nn.Module, args: Sequence[Tensor]) -> int:
+    """Bytes of the storages of weights and inputs, each counted once."""
+    storages = [t.untyped_storage() for t in (*model.parameters(), *model.buffers(), *args)]
+    return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
+
+
+def _memory(call: Callable[[], Any], others: int) -> int:
+    """Bytes that a program takes at most: packed weights and arenas, which it keeps, and those of a call.
+
+    Args:
+        others: bytes that were allocated without it.
+    """
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.memory_allocated() - others + peak_of(call)
+
+
+def predicted(path: Path) -> dict[str, float]:
+    """What `build` left beside the package: milliseconds by the model of the chip; nothing where there is none."""
+    beside = path.with_suffix(".predicted.json")
+    return {"predicted": json.loads(beside.read_text())["milliseconds"]} if beside.exists() else {}
 
 
 def described(program: kitsune_mlir.Program) -> dict[str, Any]:

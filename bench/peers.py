@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.case import BenchCase
-from bench.timing import graphed
+from bench.timing import graphed, peak_of
 
 __all__ = ["CHANNELS_LAST", "COMPILED", "PEERS", "SETS", "make_peers", "parse", "peers_of"]
 
@@ -45,9 +45,13 @@ def peers_of(case: BenchCase, peers: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def make_peers(
-    model: nn.Module, args: tuple[Tensor, ...], wanted: Iterable[str]
+    model: nn.Module, args: tuple[Tensor, ...], wanted: Iterable[str], peaks: dict[str, int] | None = None
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
-    """Calls by peer, compiled and captured; and why those that are missing are."""
+    """Calls by peer, compiled and captured; and why those that are missing are.
+
+    Args:
+        peaks: gets the bytes that a call without a graph allocates at most, by "eager", "compile", ...
+    """
     torch._dynamo.reset()  # else cases that share a forward function share its limit of recompilations
     made: dict[str, Callable[[], Any]] = {}
     missing: dict[str, str] = {}
@@ -60,6 +64,8 @@ def make_peers(
             if kind not in compiled:
                 last = name == CHANNELS_LAST
                 compiled[kind] = _in_channels_last(model, args) if last else _compiled(model, args, COMPILED[kind])
+            if peaks is not None and kind not in peaks:
+                peaks[kind] = peak_of(compiled[kind])
             made[name] = graphed(compiled[kind]) if name.endswith("graph") else compiled[kind]
         except Exception as error:  # a peer that fails costs only itself
             missing[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"

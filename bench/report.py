@@ -15,6 +15,7 @@ from typing import Any
 
 from bench.hand_offs import copies_table, hand_off_table, ring_table
 from bench.headline import headline
+from bench.more_tables import memory_table, prediction_table
 from bench.peers import PEERS
 from bench.records import Record, merge
 from bench.tables import (
@@ -31,6 +32,7 @@ from bench.tables import (
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results"
 HOST = "host.json"
+MODELS = ("breadth", "library", "random")
 BROAD = ("breadth", "library", "operators", "random")  # groups with a picture of one bar a case
 CUTS = {"dlrm_2048": 44, "gcast_512": 57, "mgn_20k_120k": 58, "nerf_256k": 98, "llama8b_prefill_128": 49}
 """Percent of eager's DRAM traffic that should go: what Kitsune's authors report for these models."""
@@ -125,6 +127,9 @@ def report() -> str:
         if group in groups:
             lines += [f"## {title}", "", *tables.get(group, group_table)(groups[group]), ""]
             lines += [f"![Speed beside the best peer](charts/{group}.svg)", ""] * (group in BROAD)
+    models = {n: e for n, e in entries.items() if e["group"] in MODELS}
+    lines += ["## Predicted and measured", "", *prediction_table(models), ""]
+    lines += ["## Memory", "", *memory_table(models), ""]
     lines += ["## The planner's tiles", "", *tiles(), ""]
     lines += ["## Modes of a pipeline", "", *modes(), ""]
     lines += ["## Handing tiles on", "", *hand_offs(), ""]

@@ -86,6 +86,7 @@ def _built(folder: Path, case: BenchCase) -> dict[str, Any]:
     """Compile a case; what is to be told of it."""
     import kitsune_mlir
     import kitsune_mlir.errors
+    from kitsune_mlir.simulation.simulate import simulate
 
     if case.missing:
         return {"ok": True, "told": f"missing: {case.missing} is not installed (extra `breadth`)"}
@@ -95,6 +96,8 @@ def _built(folder: Path, case: BenchCase) -> dict[str, Any]:
         exact = {"convolution_precision": "highest"} if case.dtype == "f32" else {}
         program = kitsune_mlir.compile(model, args, target="sm_90a", options=exact)
         program.save(path, weights=False, ir=False)
+        predicted = 1e3 * simulate(program).seconds if program.summary.get("stages") else 0.0
+        path.with_suffix(".predicted.json").write_text(json.dumps({"milliseconds": predicted}))
     except kitsune_mlir.errors.KitsuneError as error:
         return {"ok": False, "problem": str(error)}
     kernel = program.summary["kernels"][0]
@@ -102,7 +105,7 @@ def _built(folder: Path, case: BenchCase) -> dict[str, Any]:
     told = (
         f"{sum(program.seconds.values()):.1f} s, {engines}, {kernel['registers']} registers, "
         f"{kernel['spill_store_bytes']} bytes spilled, {len(program.summary['slow'])} slow stages, "
-        f"{path.stat().st_size >> 10} KiB"
+        f"{predicted:.4f} ms predicted, {path.stat().st_size >> 10} KiB"
     )
     return {"ok": True, "told": told}
 

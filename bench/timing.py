@@ -11,7 +11,18 @@ from typing import Any
 
 import torch
 
-__all__ = ["commit_of", "environment", "graphed", "launches", "note_commit", "rates", "sample_calls", "summary", "time_calls"]
+__all__ = [
+    "commit_of",
+    "environment",
+    "graphed",
+    "launches",
+    "note_commit",
+    "peak_of",
+    "rates",
+    "sample_calls",
+    "summary",
+    "time_calls",
+]
 
 
 def commit_of(folder: Path | None = None) -> str:
@@ -94,6 +105,20 @@ def graphed(call: Callable[[], Any]) -> Callable[[], Any]:
         return kept[0]
 
     return run
+
+
+def peak_of(call: Callable[[], Any]) -> int:
+    """Bytes of the GPU's memory that a call allocates at most, as PyTorch counts them, its result among them.
+
+    The call was made before: what it keeps for the next ones is not counted.
+    """
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    with torch.no_grad():
+        call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
 
 
 SUBMITTING = 120_000

@@ -15,6 +15,7 @@ from bench.case import DTYPES, BenchCase
 from bench.cases import all_cases, select
 from bench.counters import segments
 from bench.measure import verdict
+from bench.more_tables import memory_table, prediction_table
 from bench.peers import PEERS, parse
 from bench.records import Record, merge
 from bench.suite import build, build_work, told
@@ -193,6 +194,24 @@ NCU = """==PROF== Connected to process 1
 "7","1","spin_kernel(long)","dram__bytes_read.sum","byte","64"
 "8","1","flush","dram__bytes_read.sum","Mbyte","256"
 """
+
+
+def test_predictions_and_memory_name_the_farthest():
+    times = {"kitsune, graph": {"median": 0.01}}
+    entries = {
+        "near": {**entry("near", "breadth"), "own": 0.03, "predicted": 0.02},
+        "slow": {**entry("slow", "breadth"), "own": 0.5, "predicted": 0.01},
+        "short": {**entry("short", "breadth"), "own": 0.05, "predicted": 0.01, "back_to_back": times},
+        "unknown": entry("unknown", "breadth"),
+    }
+    lines = prediction_table(entries)
+    assert lines[0].startswith("3 models: 2 predicted within a factor of 1.5 (67 %), 2 within 3 (67 %)")
+    assert lines[4] == "| slow | 10.0 | 500.0 | 50.00 |" and lines[6].startswith("| short | 10.0 | 10.0 | 1.00")
+    assert prediction_table({"unknown": entries["unknown"]})[0].startswith("Not measured")
+    held = {"memory": {"given": 10**6, "kitsune": 3 * 10**6, "compile": 10**6}}
+    lines = memory_table({"more": held, "same": {"memory": {**held["memory"], "kitsune": 10**6}}, "no peer": {"memory": {}}})
+    assert lines[0].startswith("2 models: geometric mean 1.41") and "most 2.00" in lines[0]
+    assert lines[4] == "| more | 1.0 | 4.0 | 2.0 | 2.00 |"
 
 
 def test_counters_are_summed_between_markers():

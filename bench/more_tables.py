@@ -1,0 +1,67 @@
+"""Tables of what a run has beside times: what the model of the chip said before, and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bench.tables import geometric_mean
+
+__all__ = ["memory_table", "prediction_table"]
+
+Entries = Mapping[str, Mapping[str, Any]]
+SHOWN = 15
+"""Cases that are named: the farthest ones."""
+MOST, FAR = 1.5, 3.0
+"""A prediction is near within the first factor, either way, and far beyond the second."""
+
+
+def prediction_table(entries: Entries) -> list[str]:
+    """Milliseconds that the model of the chip predicted for a case, beside measured ones; the farthest are named."""
+    pairs = {name: (e["predicted"], _measured(e)) for name, e in entries.items() if e.get("predicted") and "milliseconds" in e}
+    if not pairs:
+        return ["Not measured: `python -m bench.suite build` leaves a prediction beside each package."]
+    off = {name: max(said / took, took / said) for name, (said, took) in pairs.items()}
+    near, far = (sum(f <= most for f in off.values()) for most in (MOST, FAR))
+    lines = [
+        f"{len(pairs)} models: {near} predicted within a factor of {MOST} ({100 * near / len(pairs):.0f} %), {far} within "
+        f"{FAR:g} ({100 * far / len(pairs):.0f} %); geometric mean of measured over predicted "
+        f"{geometric_mean(took / said for said, took in pairs.values()):.2f}. The farthest ones, in microseconds:",
+        "",
+        "| case | predicted | measured | measured / predicted |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name in sorted(off, key=lambda n: -off[n])[:SHOWN]:
+        said, took = pairs[name]
+        lines.append(f"| {name} | {1e3 * said:.1f} | {1e3 * took:.1f} | {took / said:.2f} |")
+    return lines
+
+
+def _measured(entry: Mapping[str, Any]) -> float:
+    """A call's milliseconds without what a graph's launch costs whoever launches it, where that is known."""
+    replayed = entry.get("back_to_back", {}).get("kitsune, graph")
+    return replayed["median"] if replayed else entry["own"]
+
+
+def memory_table(entries: Entries) -> list[str]:
+    """Memory of a call, weights and inputs included, beside that of Inductor's code; the largest shares are named."""
+    shares = {}
+    for name, e in entries.items():
+        memory = e.get("memory", {})
+        if {"kitsune", "compile"} <= memory.keys():
+            shares[name] = (memory["given"] + memory["kitsune"]) / (memory["given"] + memory["compile"])
+    if not shares:
+        return ["Not measured."]
+    lines = [
+        f"{len(shares)} models: geometric mean {geometric_mean(shares.values()):.2f} of what `torch.compile` takes, most "
+        f"{max(shares.values()):.2f}. Megabytes at the highest point of a call, as PyTorch's allocator counts them: weights, "
+        "inputs and results, packed copies of weights, arenas. The largest shares:",
+        "",
+        "| case | given | kitsune | compile | share |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name in sorted(shares, key=lambda n: -shares[n])[:SHOWN]:
+        memory = entries[name]["memory"]
+        given, own, peer = (memory[key] / 1e6 for key in ("given", "kitsune", "compile"))
+        lines.append(f"| {name} | {given:.1f} | {given + own:.1f} | {given + peer:.1f} | {shares[name]:.2f} |")
+    return lines
