@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import statistics
 import subprocess
 from collections.abc import Callable, Mapping
@@ -28,7 +29,7 @@ __all__ = [
 def commit_of(folder: Path | None = None) -> str:
     """The commit that the code was built from: what `note_commit` left in `folder`, else this checkout's.
 
-    "-dirty" is appended where tracked files differ from it.
+    "-dirty" is appended where tracked files differ from it. A copy without history is of the commit that KITSUNE_COMMIT names.
     """
     if folder is not None and (folder / "commit.txt").exists():
         return (folder / "commit.txt").read_text().strip()
@@ -39,7 +40,7 @@ def commit_of(folder: Path | None = None) -> str:
 
     commit = git("rev-parse", "HEAD")
     if commit is None:
-        return "unknown"
+        return os.environ.get("KITSUNE_COMMIT", "unknown")
     return commit + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
 
 

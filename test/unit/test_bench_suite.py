@@ -214,6 +214,19 @@ def test_predictions_and_memory_name_the_farthest():
     assert lines[4] == "| more | 1.0 | 4.0 | 2.0 | 2.00 |"
 
 
+def test_a_copy_without_history_says_its_commit(monkeypatch, tmp_path):
+    from bench.timing import commit_of
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.delenv("KITSUNE_COMMIT", raising=False)
+    assert commit_of() == "unknown"
+    monkeypatch.setenv("KITSUNE_COMMIT", "0123abc")
+    assert commit_of() == "0123abc"
+    (tmp_path / "commit.txt").write_text("4567def\n")
+    assert commit_of(tmp_path) == "4567def"
+
+
 def test_counters_are_summed_between_markers():
     assert segments(NCU) == [2.25e6, 1003e6]
     with pytest.raises(ValueError, match="ERR_NVGPUCTRPERM"):
