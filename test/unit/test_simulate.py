@@ -12,6 +12,7 @@ import torch
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, TargetError
+from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.stage_cost import Work, cost_of
 from kitsune_mlir.machine.target import find_machine
 from kitsune_mlir.simulation import DeadlockError, simulate
@@ -87,14 +88,29 @@ def test_shares_and_launches() -> None:
     assert after.spans.begin[1] > after.spans.end[0]
 
 
-def test_transfers_share_a_rate_evenly() -> None:
+def test_transfers_get_a_rate_in_the_order_in_which_they_ask() -> None:
     rate = SharedRate(10.0)
-    rate.add(10.0, 1)
     rate.add(30.0, 2)
-    assert rate.next_end() == pytest.approx(2.0)
-    rate.advance(2.0)
-    assert rate.pop() == 1
+    rate.add(10.0, 1)
+    assert rate.next_end() == pytest.approx(3.0)
+    rate.advance(3.0)
+    assert rate.pop() == 2
     assert rate.next_end() == pytest.approx(4.0)
+    rate.advance(5.0)
+    assert rate.pop() == 1 and rate.next_end() == float("inf")
+    rate.add(10.0, 3)  # nothing was asked for since 4: it begins now
+    assert rate.next_end() == pytest.approx(6.0)
+
+
+def test_many_equal_tiles_use_all_of_memory() -> None:
+    tiles, slow = 120, dataclasses.replace(SMALL, dram_rate=1e6)
+    read = Touch(0, 0, 240_000_000, 1e6 * tiles)  # a second of memory's rate for each tile, more than L2 holds
+    loading = dataclasses.replace(COST, vector=0.0)  # and two seconds in which it asks for nothing
+    many = dataclasses.replace(task("a", tiles), cost=loading, touches=[read])
+    done = simulate_program(SimProgram("p", [many], resident=3, streaming=True), slow, cold=True)
+    assert done.dram_bytes == pytest.approx(1e6 * tiles)
+    least = tiles / rates.DRAM_SHARE
+    assert least <= done.kernel_seconds < 1.05 * least
 
 
 def test_what_fits_the_cache_is_read_from_memory_once() -> None:
