@@ -311,7 +311,8 @@ class Program:
             ArgumentError: the program does not run on a GPU.
             KitsuneError: it was not compiled with timestamps, or has not been called on this stream.
         """
-        executor = getattr(self._usable_runner(), "executor", None)
+        runner = self._code[0]  # that of all programs with this code: they may have been called with other weights
+        executor = getattr(runner if runner is not None else self._usable_runner(), "executor", None)
         if executor is None or not hasattr(executor, "timeline"):
             raise ArgumentError(f"a program for target '{self.target}' has no timeline; programs for GPUs have")
         import torch
