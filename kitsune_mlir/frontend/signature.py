@@ -15,6 +15,7 @@ from kitsune_mlir.frontend.aten import TracedProgram
 from kitsune_mlir.frontend.derived import derive_weights
 from kitsune_mlir.frontend.empty import drop_empty
 from kitsune_mlir.frontend.imported import Argument, FixedInput, Result, dtype_name
+from kitsune_mlir.frontend.joined_products import join_products
 from kitsune_mlir.frontend.scatter_rows import name_counts
 from kitsune_mlir.frontend.source import origin_of_node
 from kitsune_mlir.frontend.valid_rows import take_out_valid_rows
@@ -97,6 +98,7 @@ class MainGraph:
         prepare.check_deterministic(self.graph)
         prepare.check_trusted(self.graph)
         drop_empty(self.graph)
+        join_products(self.graph)
         prepare.tidy_dimensions(self.graph)
         prepare.fold_index_lists(module)
         prepare.lift_attributes(module, weights)
