@@ -21,6 +21,10 @@ __all__ = ["EQUAL", "Peer", "Rules", "TimedChoice"]
 EQUAL = 0.97
 """Of our time that PyTorch stays below where it is taken: closer than that they count as equal."""
 
+MOST_COPIED = 256 << 20
+"""Bytes of inputs that are written to, which are copied to be timed: with more, a first call would need far more memory than
+any later one (a training step's weights and the optimizer's state a second time, beside all that PyTorch's way needs)."""
+
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
@@ -173,11 +177,14 @@ class Inputs:
         written: numbers of those that are written to.
 
     Raises:
-        ValueError: they cannot be stood in for.
+        ValueError: they cannot be stood in for, or only by large copies.
     """
 
     def __init__(self, args: Sequence[Any], written: Collection[int]):
         self.args, self._pairs = list(args), list[tuple[Tensor, Tensor]]()
+        copied = sum(args[n].nbytes for n in written if isinstance(args[n], Tensor))
+        if copied > MOST_COPIED:
+            raise ValueError(f"{copied >> 20} MB of inputs that are written to would be copied")
         memory = [value.untyped_storage()._cdata for value in args if isinstance(value, Tensor)]
         training = torch.is_grad_enabled()
         for n, value in enumerate(args):

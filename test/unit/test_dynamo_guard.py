@@ -97,6 +97,17 @@ def test_a_measurement_that_fails_leaves_ours():
     assert "shares memory" in noted[0].problem
 
 
+def test_large_inputs_that_are_written_to_are_not_copied(monkeypatch, times):
+    monkeypatch.setattr(timed_choice, "MOST_COPIED", 1000)
+    for size, asked in ((250, 1), (251, 0)):
+        times["asked"] = 0
+        state = torch.zeros(size)
+        timed, noted = choice(lambda x, y: x.add_(1), lambda x, y: x.add_(1), written=[0])
+        timed(state, R(10_000))
+        assert times["asked"] == asked and torch.equal(state, torch.ones(size))
+        assert asked or "would be copied" in noted[0].problem
+
+
 def test_nothing_is_timed_while_a_graph_is_recorded_or_results_must_repeat(times, monkeypatch):
     timed, noted = choice(lambda x: x + 1, lambda x: x + 2)
     times["theirs"] = 0.5
