@@ -35,6 +35,7 @@ HALO, IN_PLACE, NO_FUSION = "kitsune.halo", "kitsune.in_place", "kitsune.no_fusi
 ATTENTION, PAIRS, PARTIAL, COMBINE = "kitsune.attention", "kitsune.pairs", "kitsune.partial", "kitsune.combine"
 NAME, KIND, PADDED = "kitsune.name", "kitsune.kind", "kitsune.padded_shape"
 CALLER_ORDER, ORDER = "kitsune.caller_dim_order", "kitsune.dim_order"
+NEUTRAL = "kitsune.neutral"
 PDL_SECONDARY, PDL_PRIMARY = "kitsune.pdl_secondary", "kitsune.pdl_primary"
 
 
@@ -79,6 +80,7 @@ def _numbers(attribute: ir.Attribute) -> list[int]:
 TYPES = {
     "a string": lambda a: isinstance(a, ir.StringAttr),
     "an integer": lambda a: isinstance(a, ir.IntegerAttr),
+    "a number": lambda a: isinstance(a, ir.FloatAttr | ir.IntegerAttr),
     "a unit": lambda a: isinstance(a, ir.UnitAttr),
     "array<i64: ...>": lambda a: isinstance(a, ir.DenseI64ArrayAttr),
     "array<i32: ...>": lambda a: isinstance(a, ir.DenseI32ArrayAttr),
@@ -180,6 +182,8 @@ ATTRIBUTES = (
         "argument and a threshold for each place: it matters where the count is more.", -1),
     AttributeSpec(PADDED, (ARGUMENT,), "array<i64: ...>", "`kitsune-pad-sums`", "the calling convention",
         "Extents with which the program takes a weight: what the caller's has not is zeros at the end of dimensions.", 1),
+    AttributeSpec(NEUTRAL, ("tm_tensor.scan",), "a number", "the importer", CODE,
+        "What changes nothing, of a scan whose body is more than one operation."),
     AttributeSpec("kitsune.reshape", ("builtin.unrealized_conversion_cast",), "a string", "`kitsune-normalize`",
         "`kitsune-normalize`", "The reshape that the cast hides from the fuser, inside the pass only."),
     AttributeSpec(ATTENTION, ("linalg.generic", "tensor.concat"), "an integer", "`kitsune-fuse-attention`",

@@ -60,6 +60,17 @@ def test_products():
     check(lambda x: x.cumprod(1), numbers((20, 77), F32) * 0.1 + 1)
 
 
+@pytest.mark.parametrize("shape, dim", [((7, 1), 1), ((3, 129), 1), ((5, 1000), 1), ((70, 33), 0), ((1, 30000), 1)])
+def test_logarithms_of_sums_are_scanned_by_the_operations_own_body(shape, dim):
+    x = 5 * numbers(shape, F32)
+    x[..., 0] = float("-inf")
+    x[0, -1] = 200.0
+    program = compiled(lambda x: x.logcumsumexp(dim), [x])
+    assert engines(program) == ["scan"]
+    (found,) = emulated(program, [x], [x], 4)
+    torch.testing.assert_close(found.double(), x.double().logcumsumexp(dim), rtol=2e-6, atol=2e-6)
+
+
 def test_maps_before_and_after_are_done_on_the_way():
     """One of them reads a vector for all rows, one turns its operand."""
     scale = torch.rand(100)

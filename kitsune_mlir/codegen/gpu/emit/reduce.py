@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from kitsune_mlir.codegen.gpu.emit.control_flow import shuffle_xor
 from kitsune_mlir.codegen.gpu.emit.value import TypeLike, Value, as_type, constant, element_bits, is_float, maximum, minimum
 
-__all__ = ["KINDS", "combine", "identity", "over_lanes", "over_registers"]
+__all__ = ["KINDS", "combine", "identity", "over_lanes", "over_registers", "tree"]
 
 _COMBINE: dict[str, Callable[[Value, Value], Value]] = {
     "add": lambda a, b: a + b,
@@ -39,11 +39,16 @@ def identity(kind: str, type: TypeLike) -> Value:
 
 def over_registers(kind: str, values: Sequence[Value]) -> Value:
     """All values of one thread combined as a tree: short chains of dependences, errors that grow with the logarithm."""
+    return tree(lambda a, b: combine(kind, a, b), values)
+
+
+def tree(combine: Callable[[Value, Value], Value], values: Sequence[Value]) -> Value:
+    """As `over_registers`, by any associative function."""
     level = list(values)
     if not level:
         raise ValueError("nothing to reduce")
     while len(level) > 1:
-        pairs = [combine(kind, level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
+        pairs = [combine(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
         level = pairs + level[len(level) - len(level) % 2 :]
     return level[0]
 

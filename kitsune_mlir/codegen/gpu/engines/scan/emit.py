@@ -8,8 +8,8 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, shuffle
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
-from kitsune_mlir.codegen.gpu.emit.reduce import combine, identity, over_registers
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, minimum, select
+from kitsune_mlir.codegen.gpu.engines.scan.combining import Combining
 from kitsune_mlir.codegen.gpu.engines.scan.layout import Layout
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.elements import Elements
@@ -29,14 +29,14 @@ class ScanTile:
     """Emits a tile.
 
     Args:
-        tile: where. op: the scan, along dimension `axis`, which combines elements of `type` as `kind` says.
+        tile: where. op: the scan, along dimension `axis`. combine: of its elements.
     """
 
-    def __init__(self, tile: TileContext, op: ir.Operation, axis: int, kind: str, type: ir.Type, layout: Layout):
-        self.tile, self.op, self.axis, self.kind, self.type, self.layout = tile, op, axis, kind, type, layout
+    def __init__(self, tile: TileContext, op: ir.Operation, axis: int, combine: Combining, layout: Layout):
+        self.tile, self.op, self.axis, self.combine, self.layout = tile, op, axis, combine, layout
         self.elements = Elements(tile, axis)
         self.sizes = [size for dim, size in enumerate(shape_of(op.results[0])) if dim != axis]
-        self.neutral = identity(kind, type)
+        self.neutral = combine.neutral
         thread = tile.task.thread
         self.thread = thread
         self.group = ThreadGroup.leading(tile.task, layout.threads, BARRIER)  # those that have a segment
@@ -91,7 +91,7 @@ class ScanTile:
 
             def add(other: Value, sum: Value) -> Value:
                 place = exchange.partials((begin + other) * layout.lines + minimum(line, layout.lines - 1), NUMBER_BYTES)
-                return combine(self.kind, sum, load(place, self.type))
+                return self.combine(sum, load(place, self.combine.type))
 
             before = for_(self.segment, number, layout.segments, add, [self.neutral])[0]
             before = self._over_line(before, 0)[1]
@@ -121,7 +121,7 @@ class ScanTile:
         """All elements of some chunks, combined."""
 
         def step(chunk: Value, sum: Value) -> Value:
-            return combine(self.kind, sum, over_registers(self.kind, self._read(where, self._start(chunk))))
+            return self.combine(sum, self.combine.all(self._read(where, self._start(chunk))))
 
         own = for_(first, last, 1, step, [self.neutral])[0]
         return self._over_line(own, 0)[1]
@@ -133,11 +133,11 @@ class ScanTile:
             start = self._start(chunk)
             values = self._read(where, start)
             for e in range(1, len(values)):
-                values[e] = combine(self.kind, values[e - 1], values[e])
+                values[e] = self.combine(values[e - 1], values[e])
             earlier, total = self._over_line(values[-1], chunk)
-            earlier = combine(self.kind, carried, earlier)
-            self._store(where, inside, start, [combine(self.kind, earlier, value) for value in values])
-            return combine(self.kind, carried, total)
+            earlier = self.combine(carried, earlier)
+            self._store(where, inside, start, [self.combine(earlier, value) for value in values])
+            return self.combine(carried, total)
 
         for_(first, last, 1, step, [before])
 
@@ -153,7 +153,7 @@ class ScanTile:
         value, reach = own, 1
         while reach < here:
             other = shuffle(value, (lane - reach * layout.fast) & 31)
-            value = select(mine >= reach, combine(self.kind, other, value), value)
+            value = select(mine >= reach, self.combine(other, value), value)
             reach *= 2
         earlier = self.neutral
         if here > 1:
@@ -168,10 +168,10 @@ class ScanTile:
         self.group.sync()
         ahead = total = self.neutral
         for number in range(layout.warps):
-            one = load(offset(base, number * NUMBER_BYTES), self.type)
-            ahead = select(warp > number, combine(self.kind, ahead, one), ahead)
-            total = combine(self.kind, total, one)
-        return combine(self.kind, ahead, earlier), total
+            one = load(offset(base, number * NUMBER_BYTES), self.combine.type)
+            ahead = select(warp > number, self.combine(ahead, one), ahead)
+            total = self.combine(total, one)
+        return self.combine(ahead, earlier), total
 
     def _store(self, where: Sequence[Value], inside: Value, start: Value, scanned: list[Value]) -> None:
         """Store the thread's elements of all results."""

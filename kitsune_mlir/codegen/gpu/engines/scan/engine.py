@@ -16,6 +16,7 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.reduce import KINDS
+from kitsune_mlir.codegen.gpu.engines.scan.combining import combining
 from kitsune_mlir.codegen.gpu.engines.scan.emit import ScanTile
 from kitsune_mlir.codegen.gpu.engines.scan.layout import Layout, layout_of, pieces_of
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
@@ -27,6 +28,7 @@ from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.tile_sizes import even, fit, spread
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.attribute_table import NEUTRAL
 from kitsune_mlir.dialects.sizes import element_bytes
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.rates import ENGINES
@@ -56,13 +58,13 @@ class Scan:
 
     Attributes:
         op: the operation. axis: its dimension.
-        kind: how elements are combined (`emit.reduce`).
+        kind: how elements are combined (`emit.reduce`); None: as the operation's body says.
         type: of what is combined.
     """
 
     op: ir.Operation
     axis: int
-    kind: str
+    kind: str | None
     type: ir.Type
 
 
@@ -73,8 +75,9 @@ def read(ops: list[ir.Operation]) -> Scan | str:
         return "it holds no scan" if not scans else "it holds several scans"
     (op,) = scans
     inner = [o.operation for o in op.regions[0].blocks[0].operations]
-    if len(inner) != 2 or inner[0].name not in _COMBINING or "true" not in str(op.attributes["inclusive"]):
-        return "its scan combines by more than one operation"
+    simple = len(inner) == 2 and inner[0].name in _COMBINING
+    if not (simple or NEUTRAL in op.attributes) or "true" not in str(op.attributes["inclusive"]):
+        return "its scan combines by more than one operation, and nothing says what changes nothing"
     if list(op.results[1].uses):
         return "the scan's last elements are read apart"
     place = ops.index(op)
@@ -83,8 +86,8 @@ def read(ops: list[ir.Operation]) -> Scan | str:
     after = ops[place + 1 :]
     if (reason := unreadable([*before, *after]) or follows(after, [op.results[0]])) is not None:
         return reason
-    kind = _COMBINING[inner[0].name]
-    assert kind in KINDS
+    kind = _COMBINING[inner[0].name] if simple else None
+    assert kind in (*KINDS, None)
     axis = ir.IntegerAttr(op.attributes["dimension"]).value
     return Scan(op, axis, kind, ir.RankedTensorType(op.operands[0].type).element_type)
 
@@ -156,12 +159,14 @@ class ScanEngine(Engine):
         def piece(tile: TileContext, number) -> None:
             tile.resolve()
             tile.wait()
-            ScanTile(tile, scan.op, scan.axis, scan.kind, scan.type, planned.layout).emit_piece(number, planned.pieces)
+            ScanTile(tile, scan.op, scan.axis, combining(scan.op, scan.kind, scan.type, tile), planned.layout).emit_piece(
+                number, planned.pieces
+            )
 
         def whole(tile: TileContext) -> None:
             tile.resolve()
             tile.wait()
-            ScanTile(tile, scan.op, scan.axis, scan.kind, scan.type, planned.layout).emit()
+            ScanTile(tile, scan.op, scan.axis, combining(scan.op, scan.kind, scan.type, tile), planned.layout).emit()
             tile.finish()
 
         if plan.split is not None:
