@@ -50,10 +50,22 @@ def test_sums_along_a_dimension(shape, dim, dtype):
 
 @pytest.mark.parametrize("shape, dim", [((20011,), 0), ((2, 9000), 1), ((3001, 4), 0), ((1, 30000), 1)])
 def test_blocks_share_long_lines(shape, dim):
-    """Each has a piece, and adds what the pieces before it give."""
+    """Each takes a chunk after the other, and adds what those between them give."""
     x = numbers(shape, F32)
     program = check(lambda x: x.cumsum(dim), x, 4)
     assert program.summary["engines"][0]["pieces"] > 1
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16, I64])
+@pytest.mark.parametrize("blocks", [1, 3, 8])
+def test_blocks_go_on_from_their_last_chunk(dtype, blocks):
+    """Of two lines: what a block knows of one is not for the other."""
+    program = check(lambda x: x.cumsum(1), numbers((2, 30011), dtype), blocks)
+    assert program.summary["engines"][0]["pieces"] > 3
+
+
+def test_flags_are_counted():
+    check(lambda x: x.cumsum(1), torch.rand(3, 4100) < 0.5)
 
 
 def test_products():

@@ -14,7 +14,7 @@ from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.dialects.attribute_table import NEUTRAL
 
-__all__ = ["Combining", "combining"]
+__all__ = ["Combining", "combining", "neutral"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,19 +38,24 @@ class Combining:
         return tree(self.two, values)
 
 
+def neutral(op: ir.Operation, kind: str | None, type: ir.Type) -> Value:
+    """The number that changes nothing; as `combining`."""
+    if kind is not None:
+        return identity(kind, type)
+    return create("arith.constant", [], [type], {"value": op.attributes[NEUTRAL]})[0]
+
+
 def combining(op: ir.Operation, kind: str | None, type: ir.Type, tile: TileContext) -> Combining:
     """Emits the neutral number.
 
     Args:
         op: a scan. kind: of `emit.reduce`; None: as the body of the scan says, with its `NEUTRAL`. type: of its elements.
     """
-    if kind is not None:
-        return Combining(lambda a, b: combine(kind, a, b), identity(kind, type), type)
 
     def two(a: Value, b: Value) -> Value:
-        return emit_body(op, [a, b], tile, _nowhere)[0]
+        return combine(kind, a, b) if kind is not None else emit_body(op, [a, b], tile, _nowhere)[0]
 
-    return Combining(two, create("arith.constant", [], [type], {"value": op.attributes[NEUTRAL]})[0], type)
+    return Combining(two, neutral(op, kind, type), type)
 
 
 def _nowhere(loop: int) -> Value:

@@ -8,7 +8,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, shuffle
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
-from kitsune_mlir.codegen.gpu.emit.value import Value, i32, minimum, select
+from kitsune_mlir.codegen.gpu.emit.value import Value, i32, maximum, minimum, select
 from kitsune_mlir.codegen.gpu.engines.scan.combining import Combining
 from kitsune_mlir.codegen.gpu.engines.scan.layout import Layout
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
@@ -63,50 +63,60 @@ class ScanTile:
 
         self.group.only(lambda: for_(0, self.layout.lines, self.layout.at_once, some))
 
-    def emit_piece(self, number: Value, pieces: int) -> None:
-        """One of `pieces` parts of all lines of the tile, and the posts."""
+    def emit_piece(self, number: Value, pieces: int, last: Value, before: Value) -> list[Value]:
+        """One of `pieces` chunks of all lines of the tile, and the posts.
+
+        Args:
+            last: the piece that the block did last, counted over all tiles (-1: none).
+            before: what all pieces of that tile up to that one give.
+
+        Returns:
+            `last` and `before` for the block's next piece.
+        """
         layout, tile = self.layout, self.tile
         exchange = SplitExchange(tile.task, lambda: self.thread == 0, self.group.sync)
-        first, last = number * layout.chunks // pieces, (number + 1) * layout.chunks // pieces
         line = self.row * layout.fast + self.column
         inside = line < layout.lines
         where = delinearize(minimum(line, layout.lines - 1), self.sizes) if self.sizes else ()
-        part = tile.number * pieces + number
+        begin = tile.number * pieces
+        part = begin + number
 
-        def work() -> None:
+        def partial(piece: Value) -> Value:
+            return exchange.partials(piece * layout.lines + minimum(line, layout.lines - 1), NUMBER_BYTES)
+
+        def add(other: Value, sum: Value) -> Value:
+            tile.task.kernel.counters.poll(other + exchange.slot.arrivals, 1, tile.task.number)
+            return self.combine(sum, load(partial(other), self.combine.type))
+
+        def work() -> list[Value]:
             exchange.claim(sync=False)
-            total = self._total(where, first, last)
-            mine = (self.segment == 0) & inside
-            self.group.sync()
-            if_(mine, lambda: store(total, exchange.partials(part * layout.lines + line, NUMBER_BYTES)))
-            self.group.sync()
+            vectors = self._scanned(where, number)
+            (*earlier, own) = self._over_warp([vector[-1] for vector in vectors])
+            ahead, total = self._over_warps(own, 0)
+            if_((self.segment == 0) & inside, lambda: store(total, partial(part)))
+            if layout.lines > 1:
+                self.group.sync()
             exchange.announce(part)
-            begin = tile.number * pieces
+            known = select(last < begin, self.neutral, before)
+            first = maximum(begin, last + 1)
+            others = for_(first + self.segment, part, layout.segments, add, [self.neutral])[0]
+            known = self.combine(known, self._over_line(others, 1))
+            self._finish(where, inside, number, self.combine(known, ahead), earlier, vectors)
+            return [self.combine(known, total)]
 
-            def wait(other: Value) -> None:
-                tile.task.kernel.counters.poll(begin + other + exchange.slot.arrivals, 1, tile.task.number)
-
-            for_(self.thread, number, layout.threads, wait)
-            self.group.sync()
-
-            def add(other: Value, sum: Value) -> Value:
-                place = exchange.partials((begin + other) * layout.lines + minimum(line, layout.lines - 1), NUMBER_BYTES)
-                return self.combine(sum, load(place, self.combine.type))
-
-            before = for_(self.segment, number, layout.segments, add, [self.neutral])[0]
-            before = self._over_line(before, 0)[1]
-            self.group.sync()
-            self._chunks(where, inside, first, last, before)
-
-        self.group.only(work)
+        if self.group.barrier is None:
+            (after,) = work()
+        else:
+            (after,) = if_(self.thread < layout.threads, work, lambda: [before], [self.combine.type])
         exchange.end(tile, pieces)
+        return [part, after]
 
     # --- parts
 
     def _read(self, where: Sequence[Value], first: Value) -> list[Value]:
-        """The thread's elements of a chunk that begins at `first`; neutral ones beyond the line's end."""
+        """Neighbours that begin at `first`; neutral ones beyond the line's end."""
         layout = self.layout
-        found = self.elements.at(self.op.operands[0], self._at(where, first), layout.elements)
+        found = list(self.elements.at(self.op.operands[0], self._at(where, first), layout.width))
         if layout.length % layout.chunk == 0:
             return found
         return [select(first + e < layout.length, value, self.neutral) for e, value in enumerate(found)]
@@ -114,72 +124,106 @@ class ScanTile:
     def _at(self, where: Sequence[Value], along: Value) -> list[Value]:
         return [*where[: self.axis], along, *where[self.axis :]]
 
-    def _start(self, chunk: Value) -> Value:
-        return chunk * self.layout.chunk + self.segment * self.layout.elements
+    def _start(self, chunk: Value, vector: int) -> Value:
+        """Where the thread's neighbours number `vector` of a chunk begin."""
+        layout = self.layout
+        here = layout.lane_segments
+        warp, lane = self.segment // here, self.segment % here
+        return chunk * layout.chunk + warp * (here * layout.elements) + (lane + vector * here) * layout.width
 
-    def _total(self, where: Sequence[Value], first: Value, last: Value) -> Value:
-        """All elements of some chunks, combined."""
-
-        def step(chunk: Value, sum: Value) -> Value:
-            return self.combine(sum, self.combine.all(self._read(where, self._start(chunk))))
-
-        own = for_(first, last, 1, step, [self.neutral])[0]
-        return self._over_line(own, 0)[1]
+    def _scanned(self, where: Sequence[Value], chunk: Value) -> list[list[Value]]:
+        """The thread's runs of neighbours of a chunk, each scanned by itself."""
+        vectors = [self._read(where, self._start(chunk, vector)) for vector in range(self.layout.vectors)]
+        for values in vectors:
+            for e in range(1, len(values)):
+                values[e] = self.combine(values[e - 1], values[e])
+        return vectors
 
     def _chunks(self, where: Sequence[Value], inside: Value, first: Value, last: Value, before: Value) -> None:
         """Scan some chunks of the thread's line; `before` is what all elements before them give."""
 
         def step(chunk: Value, carried: Value) -> Value:
-            start = self._start(chunk)
-            values = self._read(where, start)
-            for e in range(1, len(values)):
-                values[e] = self.combine(values[e - 1], values[e])
-            earlier, total = self._over_line(values[-1], chunk)
-            earlier = self.combine(carried, earlier)
-            self._store(where, inside, start, [self.combine(earlier, value) for value in values])
+            vectors = self._scanned(where, chunk)
+            (*earlier, own) = self._over_warp([vector[-1] for vector in vectors])
+            ahead, total = self._over_warps(own, chunk)
+            self._finish(where, inside, chunk, self.combine(carried, ahead), earlier, vectors)
             return self.combine(carried, total)
 
         for_(first, last, 1, step, [before])
 
-    def _over_line(self, own: Value, turn: Value | int) -> tuple[Value, Value]:
-        """What the segments before the thread's own give, and what all of the line give.
+    def _finish(
+        self,
+        where: Sequence[Value],
+        inside: Value,
+        chunk: Value,
+        before: Value,
+        earlier: Sequence[Value],
+        vectors: Sequence[Sequence[Value]],
+    ) -> None:
+        """Store a chunk: runs that begin after what `before` (the warp) and `earlier` (the run) give."""
+        for number, (ahead, vector) in enumerate(zip(earlier, vectors, strict=True)):
+            start = self.combine(before, ahead)
+            self._store(where, inside, self._start(chunk, number), [self.combine(start, value) for value in vector])
+
+    def _over_warp(self, runs: Sequence[Value]) -> list[Value]:
+        """For each of the thread's runs what those of the warp before it give, and what all of the warp's give.
 
         Args:
-            turn: odd and even ones use different shared memory, so that one barrier is enough.
+            runs: what the thread's own give.
         """
         layout, lane = self.layout, self.lane
         here = layout.lane_segments
         mine = self.segment % here
-        value, reach = own, 1
-        while reach < here:
-            other = shuffle(value, (lane - reach * layout.fast) & 31)
-            value = select(mine >= reach, self.combine(other, value), value)
-            reach *= 2
-        earlier = self.neutral
-        if here > 1:
-            earlier = select(mine == 0, self.neutral, shuffle(value, (lane - layout.fast) & 31))
+        before, found = None, list[Value]()
+        for own in runs:
+            value, reach = own, 1
+            while reach < here:
+                other = shuffle(value, (lane - reach * layout.fast) & 31)
+                value = select(mine >= reach, self.combine(other, value), value)
+                reach *= 2
+            earlier, total = self.neutral, value
+            if here > 1:
+                earlier = select(mine == 0, self.neutral, shuffle(value, (lane - layout.fast) & 31))
+                total = shuffle(value, lane + (i32(here - 1) - mine) * layout.fast)
+            found.append(earlier if before is None else self.combine(before, earlier))
+            before = total if before is None else self.combine(before, total)
+        assert before is not None
+        return [*found, before]
+
+    def _over_warps(self, own: Value, turn: Value | int) -> tuple[Value, Value]:
+        """What the warps of a line before the thread's own give, and what all of them give.
+
+        Args:
+            own: what the thread's warp gives.
+            turn: odd and even ones use different shared memory, so that one barrier is enough.
+        """
+        layout = self.layout
         if layout.warps == 1:
-            return earlier, shuffle(value, lane + (i32(here - 1) - mine) * layout.fast) if here > 1 else value
+            return self.neutral, own
         part = turn % 2 if isinstance(turn, Value) else i32(turn % 2)
         line = self.row * layout.fast + self.column
         base = offset(self.tile.task.shared, ((part * layout.at_once + line) * layout.warps) * NUMBER_BYTES)
-        warp = self.segment // here
-        if_(mine == here - 1, lambda: store(value, offset(base, warp * NUMBER_BYTES)))
+        warp = self.segment // layout.lane_segments
+        if_(self.segment % layout.lane_segments == 0, lambda: store(own, offset(base, warp * NUMBER_BYTES)))
         self.group.sync()
         ahead = total = self.neutral
         for number in range(layout.warps):
             one = load(offset(base, number * NUMBER_BYTES), self.combine.type)
             ahead = select(warp > number, self.combine(ahead, one), ahead)
             total = self.combine(total, one)
-        return self.combine(ahead, earlier), total
+        return ahead, total
+
+    def _over_line(self, own: Value, turn: int) -> Value:
+        """What all segments of the thread's line give."""
+        return self._over_warps(self._over_warp([own])[-1], turn)[1]
 
     def _store(self, where: Sequence[Value], inside: Value, start: Value, scanned: list[Value]) -> None:
-        """Store the thread's elements of all results."""
+        """Store neighbours, of all results."""
         layout, scan = self.layout, {self.op.results[0]: scanned}
         for window in self.tile.task.view.stores:
-            values = self.elements.at(window.tensor, self._at(where, start), layout.elements, scan)
-            width = self.elements.width(window, layout.elements)
-            for first in range(0, layout.elements, width):
+            values = self.elements.at(window.tensor, self._at(where, start), layout.width, scan)
+            width = self.elements.width(window, layout.width)
+            for first in range(0, layout.width, width):
                 at = start + first
                 full = layout.length % layout.chunk == 0
                 exists = inside if full else inside & (at < layout.length)

@@ -2,9 +2,10 @@
 
 A thread has a few neighbours of a line, which it combines one after the other. Threads of a warp add up what comes before by
 shuffles, warps through shared memory, and what a block did before is carried from chunk to chunk (Harris, Sengupta and Owens,
-"Parallel prefix sum (scan) with CUDA", GPU Gems 3). Where there are few lines, blocks share each of them: every one combines
-its piece, announces that, waits for the pieces before its own, and reads its elements again (Merrill and Garland,
-"Single-pass parallel prefix scan with decoupled look-back", without the second level: pieces are no more than blocks).
+"Parallel prefix sum (scan) with CUDA", GPU Gems 3). Where there are few lines, blocks take a line's chunks in turns: every one
+scans its chunk in registers, says what all of it gives, and waits for those between the chunk that it had last and this one;
+what came before them it knows (Merrill and Garland, "Single-pass parallel prefix scan with decoupled look-back": here a block
+looks back at its own last chunk). So memory is read once and written once.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.reduce import KINDS
-from kitsune_mlir.codegen.gpu.engines.scan.combining import combining
-from kitsune_mlir.codegen.gpu.engines.scan.emit import ScanTile
-from kitsune_mlir.codegen.gpu.engines.scan.layout import Layout, layout_of, pieces_of
+from kitsune_mlir.codegen.gpu.emit.value import i32
+from kitsune_mlir.codegen.gpu.engines.scan.combining import combining, neutral
+from kitsune_mlir.codegen.gpu.engines.scan.emit import NUMBER_BYTES, ScanTile
+from kitsune_mlir.codegen.gpu.engines.scan.layout import Layout, layout_of, shares_lines
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.elements import follows, needed_for, stores_only, unreadable
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
@@ -133,13 +135,15 @@ class ScanEngine(Engine):
             return Decline(self.name, "it stores what the scan does not make")
         shape = shape_of(scan.op.results[0])
         others = [size for dim, size in enumerate(shape) if dim != scan.axis]
-        bytes_ = min(element_bytes(window.buffer.element) for window in (*task.loads, *task.stores))
+        bytes_ = max(element_bytes(window.buffer.element) for window in (*task.loads, *task.stores))
         layout = layout_of(others, scan.axis, shape[scan.axis], bytes_)
-        pieces = pieces_of(layout, task.tiles, options.workers)
-        split = None
+        pieces, split = 1, None
+        if shares_lines(layout, task.tiles, options.workers):
+            layout = layout_of(others, scan.axis, shape[scan.axis], bytes_, shared=True)
+            pieces = layout.chunks
         if pieces > 1:
             parts = task.tiles * pieces
-            split = Split(pieces, parts * layout.lines * 8, parts, parts, spread=True)
+            split = Split(pieces, parts * layout.lines * NUMBER_BYTES, parts, parts)
         return Plan(
             self.name,
             task,
@@ -156,20 +160,21 @@ class ScanEngine(Engine):
         planned: _Planned = plan.private
         scan = planned.scan
 
-        def piece(tile: TileContext, number) -> None:
+        def made(tile: TileContext) -> ScanTile:
+            return ScanTile(tile, scan.op, scan.axis, combining(scan.op, scan.kind, scan.type, tile), planned.layout)
+
+        def piece(tile: TileContext, number, last, before):
             tile.resolve()
             tile.wait()
-            ScanTile(tile, scan.op, scan.axis, combining(scan.op, scan.kind, scan.type, tile), planned.layout).emit_piece(
-                number, planned.pieces
-            )
+            return made(tile).emit_piece(number, planned.pieces, last, before)
 
         def whole(tile: TileContext) -> None:
             tile.resolve()
             tile.wait()
-            ScanTile(tile, scan.op, scan.axis, combining(scan.op, scan.kind, scan.type, tile), planned.layout).emit()
+            made(tile).emit()
             tile.finish()
 
         if plan.split is not None:
-            task.for_each_piece(piece)
+            task.for_each_piece(piece, [i32(-1), neutral(scan.op, scan.kind, scan.type)])
         else:
             task.for_each_tile(whole)

@@ -6,11 +6,13 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-__all__ = ["Layout", "layout_of", "pieces_of"]
+__all__ = ["Layout", "layout_of", "shares_lines"]
 
 THREADS = 256
 MOST_ELEMENTS = 16
-"""Neighbours along a line that a thread scans by itself."""
+"""Of a line's chunk that a thread has."""
+MOST_BYTES = 128
+"""That a thread has of a chunk, where blocks share a long line: so much is on its way while they wait for each other."""
 LANES = 32
 WARP = 32
 
@@ -21,10 +23,11 @@ class Layout:
 
     Attributes:
         lines: of a tile. length: of a line.
-        segments: threads of a line, a power of two; each has `elements` neighbours of a chunk.
+        segments: threads of a line, a power of two; each has `elements` of a chunk.
         fast: lines whose threads are neighbours, a power of two: those that are neighbours in memory.
         rows: groups of `fast` lines that the block does at a time.
-        elements: see `segments`.
+        elements: see `segments`. width: neighbours among them, which divides `elements`. Neighbours of a warp's next thread
+            follow, and then the thread's next ones: so a warp reads and writes what lies side by side.
     """
 
     lines: int
@@ -33,6 +36,12 @@ class Layout:
     fast: int
     rows: int
     elements: int
+    width: int
+
+    @property
+    def vectors(self) -> int:
+        """Runs of neighbours of a thread."""
+        return self.elements // self.width
 
     @property
     def threads(self) -> int:
@@ -65,25 +74,29 @@ class Layout:
         return self.segments // self.lane_segments
 
 
-def layout_of(tile: Sequence[int], axis: int, length: int, bytes_: int) -> Layout:
-    """Args: sizes of a tile's dimensions without the scanned one, which would be number `axis`; an element's bytes."""
+def layout_of(tile: Sequence[int], axis: int, length: int, bytes_: int, shared: bool = False) -> Layout:
+    """How threads lie over a tile.
+
+    Args:
+        tile: sizes of a tile's dimensions without the scanned one, which would be number `axis`.
+        bytes_: of an element, the largest of those that are read and written.
+        shared: whether blocks share the line.
+    """
     inner, lines = math.prod(tile[axis:]), math.prod(tile)
     fast = min(LANES, _power(inner))
     # Long lines: vectors of 16 bytes, several of them where a block would need several turns.
-    least = max(1, 16 // bytes_) if fast == 1 else 4
-    elements = least
-    while elements < MOST_ELEMENTS and elements * (THREADS // fast) < length:
+    elements = width = max(1, 16 // bytes_) if fast == 1 else 4
+    most = max(MOST_ELEMENTS, min(32, MOST_BYTES // bytes_)) if shared else MOST_ELEMENTS
+    while elements < most and elements * (THREADS // fast) < length:
         elements *= 2
     segments = min(THREADS // fast, _power(-(-length // elements)))
-    return Layout(lines, length, segments, fast, THREADS // (segments * fast), elements)
+    width = width if fast == 1 else elements
+    return Layout(lines, length, segments, fast, THREADS // (segments * fast), elements, width)
 
 
-def pieces_of(layout: Layout, tiles: int, blocks: int) -> int:
-    """Parts of each line that blocks do side by side: 1 where tiles fill the machine, or lines are short."""
-    if tiles * 2 > blocks or layout.lines > layout.at_once or layout.chunks < 2:
-        return 1
-    wanted = min(layout.chunks, blocks // tiles)
-    return -(-layout.chunks // -(-layout.chunks // wanted))
+def shares_lines(layout: Layout, tiles: int, blocks: int) -> bool:
+    """Whether blocks do chunks of a line side by side: not where tiles fill the machine, or lines are short."""
+    return tiles * 2 <= blocks and layout.lines <= layout.at_once and layout.chunks > 1
 
 
 def _power(number: int) -> int:
