@@ -37,3 +37,35 @@ def test_against_float64(a, b, equation, dtype):
 def test_larger_matrices_and_single_ones_have_tensor_cores(a, b):
     program = compiled(lambda x, y: x @ y, [torch.randn(a).to(BF16), torch.randn(b).to(BF16)])
     assert "mma" in engines(program)
+
+
+@pytest.mark.parametrize(
+    "a, b, equation",
+    [
+        ((63, 129), (129,), "ij,j->i"),
+        ((63,), (63, 129), "i,ij->j"),
+        ((7, 1677), (1677, 1), "ij,jk->ik"),
+        ((27, 63), (27, 129), "ji,jk->ik"),
+        ((5, 1000), (1000, 7), "ij,jk->ik"),
+        ((1, 1), (1, 1), "ij,jk->ik"),
+    ],
+)
+def test_small_products_of_f32_are_sums_of_rows(a, b, equation):
+    torch.manual_seed(0)
+    x, y = torch.randn(a), torch.randn(b)
+
+    def function(x, y):
+        return torch.tanh(torch.einsum(equation, x, y))
+
+    program = compiled(function, [x, y])
+    assert set(engines(program)) == {"simt"}
+    (found,) = emulated(program, [x, y], [function(x, y)])
+    exact = function(x.double(), y.double())
+    assert (found.double() - exact).norm() <= 2e-6 * exact.norm()
+
+
+@pytest.mark.parametrize("a, b", [((129, 1000), (1000,)), ((129, 65), (65, 129)), ((7, 1677), (1677, 3)), ((63, 129), (129,))])
+def test_larger_ones_of_f32_and_others_have_tensor_cores(a, b):
+    dtype = BF16 if a == (63, 129) else F32
+    program = compiled(lambda x, y: x @ y, [torch.randn(a).to(dtype), torch.randn(b).to(dtype)])
+    assert "simt" not in engines(program)
