@@ -47,14 +47,21 @@ def _put_rows(x: Tensor, place: Tensor, source: Tensor, reduce: str, include_sel
         x = torch.where(hit, torch.full_like(x, _identity(reduce, x.dtype)), x)
     if reduce == "set":
         return scatter_rows(x, place, source, reduce)
-    wide = _combined_in(x, reduce)
+    wide = _combined_in(x, reduce, source)
     return scatter_rows(x.to(wide), place, source.to(wide), reduce).to(x.dtype)
 
 
-def _combined_in(x: Tensor, reduce: str) -> torch.dtype:
-    """The type in which rows are combined: with these memory does it, or pairs of 16-bit floats that are added."""
-    if x.dtype in NARROW and (reduce != "sum" or math.prod(x.shape[1:]) % 2):
-        return torch.float32
+def _combined_in(x: Tensor, reduce: str, source: Tensor) -> torch.dtype:
+    """The type in which rows are combined: with these memory does it, or pairs of 16-bit floats that are added.
+
+    Single ones are added as they are, too, where not more come than there are: few are added to one, so the wider copies of
+    all of them, twice, would be for nothing.
+    """
+    if x.dtype in NARROW:
+        columns = math.prod(x.shape[1:])
+        few = columns == 1 and len(source) <= len(x)
+        if reduce != "sum" or (columns % 2 and not few):
+            return torch.float32
     return x.dtype if x.dtype in _COMBINED else torch.int32
 
 

@@ -159,3 +159,21 @@ def test_the_largest_is_kept_without_reading_back() -> None:
         program = kitsune_mlir.compile(Function(function), args, target="sm_90a")
         assert wanted in program.ir("ptx")
         assert all(kernel["spill_store_bytes"] == 0 for kernel in program.summary["kernels"])
+
+
+@pytest.mark.parametrize("updates, reduction", [(5, "noftz.bf16"), (50, "f32")])
+def test_few_single_elements_of_16_bits_are_added_as_they_are(updates: int, reduction: str) -> None:
+    """More of them than there are in the result are added in f32."""
+    torch.manual_seed(updates)
+    x, y = torch.randn(3, 37).bfloat16(), torch.randn(3, updates).bfloat16()
+    index = torch.randint(37, (3, updates))
+
+    def function(x, index, y):
+        return x.scatter_add(1, index, y)
+
+    program = emulated.compiled(function, [x, index, y])
+    assert set(re.findall(r"red\.relaxed\.gpu\.global\.add\.(\S+)", program.ir("ptx"))) - {"u32"} == {reduction}
+    (found,) = emulated.emulated(program, [x, index, y], [x], block=AtomicBlock)
+    exact = function(x.double(), index, y.double())
+    own = (function(x, index, y).double() - exact).norm()
+    assert (found.double() - exact).norm() <= 2 * own
