@@ -211,6 +211,14 @@ def _pow_scalar(x: Tensor, exponent: Any) -> Tensor:
     return out.to(x.dtype)
 
 
+def _pow_tensors(x: Tensor, exponent: Tensor) -> Tensor:
+    """Powers of floats by whole numbers in the floats' own type, or f32: torch-mlir takes f64 for them."""
+    if not x.dtype.is_floating_point or exponent.dtype.is_floating_point or exponent.dtype.is_complex or not x.ndim:
+        return NotImplemented
+    wide = widened(x)
+    return aten.pow.Tensor_Tensor(wide, exponent.to(wide.dtype)).to(x.dtype)
+
+
 def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:
     """`k` rounds of taking the largest element that is left: reductions of short rows. Long ones, and for more, are sorted."""
     if x.ndim == 0 or not 0 < k:
@@ -289,6 +297,7 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.addmm.default: _addmm,
     aten.baddbmm.default: _baddbmm,
     aten.pow.Tensor_Scalar: _pow_scalar,
+    aten.pow.Tensor_Tensor: _pow_tensors,
     aten.topk.default: _topk,
     aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
 }

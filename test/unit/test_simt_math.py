@@ -13,6 +13,7 @@ from kitsune_mlir.codegen.gpu.backend.to_llvm import to_llvm_ir
 from kitsune_mlir.codegen.gpu.emit import approx_math as simt_math
 from test.gpu.simt_cases import Case, rows
 from test.gpu.simt_programs import compile_case
+from test.programs.emulated import compiled, emulated
 from test.unit.test_simt_engine import check
 
 
@@ -115,3 +116,22 @@ def test_values_that_are_compared_are_rounded_as_pytorch_does():
 def test_rows_read_in_place_and_by_index_in_one_loop(run):
     """The operand is a tile, what the body reads by index the whole tensor."""
     check(Case(run, (rows("bf16", 7, 1000),)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_powers_by_tensors_are_ieee_754s(dtype):
+    """In f32, by libdevice or, for results of 16 bits, by exponent and logarithm; never in f64."""
+    numbers = [0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 0.3, -0.3, math.inf, -math.inf, math.nan, 1.0078125]
+    x = torch.tensor(numbers).to(dtype)
+    by = torch.tensor([0, 1, 2, 3, 7, -1, -2, -3])
+    floats = torch.tensor([0.0, 0.5, -0.5, 2.0, 3.0, -3.0, math.inf, -math.inf, math.nan, 40.0]).to(dtype)
+    for exponent in (by, floats):
+        program = compiled(lambda x, e: x.unsqueeze(-1) ** e, [x, exponent])
+        assert "math.powf" in program.ir("stages") and "f64" not in program.ir("stages")
+        want = x.double().unsqueeze(-1) ** exponent.double()
+        (found,) = emulated(program, [x, exponent], [want.to(dtype)])
+        limit = 5e-3 if dtype == torch.bfloat16 else 2e-6
+        torch.testing.assert_close(found.double(), want.to(dtype).double(), rtol=limit, atol=0, equal_nan=True)
+        known = ~want.isnan()
+        assert torch.equal(torch.signbit(found)[known], torch.signbit(want)[known])
+    assert ("lg2.approx" in program.ir("ptx")) == (dtype == torch.bfloat16)

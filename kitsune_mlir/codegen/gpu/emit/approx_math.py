@@ -2,21 +2,23 @@
 
 A task that reads and writes 16-bit floats has about 25 instructions an element before it is slower than memory, and
 libdevice's functions, exact to an ulp or two of f32, take 8 (exp) to 30 (erf, tanh) each. Largest errors here: exp and the
-reciprocal 1e-6 of the value (for |x| < 20; the error of exp grows with |x|), division 2 ulp, tanh 5e-4, erf 1.5e-4 absolute;
-half an ulp of bf16 is 2e-3. The exponential of x - max(x) is good to 1e-7 of the largest one, an ulp of f32. Results that would
-be denormal become 0. Infinities and NaN come out as IEEE 754 says.
+reciprocal 1e-6 of the value (for |x| < 20; the error of exp grows with |x|), a power (2 + |y| / 4) 1e-6 of it, division 2 ulp,
+tanh 5e-4, erf 1.5e-4 absolute; half an ulp of bf16 is 2e-3. The exponential of x - max(x) is good to 1e-7 of the largest one, an
+ulp of f32. Results that would be denormal become 0. Infinities and NaN come out as IEEE 754 says.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from torch_mlir import ir
-from torch_mlir.dialects import math, nvvm
+from torch_mlir.dialects import math as math_ops
+from torch_mlir.dialects import nvvm
 
 from kitsune_mlir.codegen.gpu.emit.operation import create
 from kitsune_mlir.codegen.gpu.emit.sine import cosine, sine
-from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, constant, fma, maximum, minimum, select, wrap
+from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, bitcast, constant, fma, maximum, minimum, select, wrap
 
 __all__ = ["APPROXIMATIONS", "LOG2_E", "divide_by_shared", "exp2", "exp_of_change", "exp_of_difference", "jumps", "reciprocal"]
 
@@ -69,7 +71,7 @@ def exp_of_difference(difference: Value) -> Value:
         return _exp(difference)
     x, m = (wrap(operand) for operand in owner.operands)
     factor = select(maximum(m, -m) < _FAR, constant(LOG2_E, "f32"), 1.0)
-    return exp2(wrap(math.fma(x.ir, factor.ir, (-(m * factor)).ir)))
+    return exp2(wrap(math_ops.fma(x.ir, factor.ir, (-(m * factor)).ir)))
 
 
 def exp_of_change(old: Value, new: Value) -> Value:
@@ -139,6 +141,20 @@ def reciprocal(x: Value) -> Value:
     return wrap(nvvm.rcp_approx_ftz_f(x.ir, results=[as_type("f32")]))
 
 
+def _power(x: Value, y: Value) -> Value:
+    """x to the power of y: 2 to the power of y log2(|x|), with the sign that a negative x gives."""
+    size = maximum(x, -x)
+    far = exp2(y * _flagged("math.log2")(size))
+    far = select((size == 1.0) | (y == 0.0), constant(1.0, "f32"), far)  # also of what is no number
+    half = y * 0.5
+    whole, even = (create("math.floor", [value], [value.type])[0] == value for value in (y, half))
+    infinite = (size == math.inf) | (size == 0.0)  # whose powers are numbers for all y
+    sign = bitcast(x, "i32") < 0
+    nothing = sign & ~whole & ~infinite & (y != 0.0)
+    odd = sign & whole & ~even
+    return select(nothing, constant(math.nan, "f32"), select(odd, -far, far))
+
+
 def _divide(a: Value, b: Value) -> Value:
     return wrap(nvvm.divf(a.ir, b.ir, full=True, results=[as_type("f32")]))
 
@@ -158,6 +174,7 @@ _tanh = _flagged("math.tanh")
 APPROXIMATIONS: dict[str, Callable[..., Value]] = {
     "math.exp": _exp,
     "math.exp2": exp2,
+    "math.powf": _power,
     "math.erf": _erf,
     "math.sqrt": _sqrt,
     "math.tanh": _tanh,
