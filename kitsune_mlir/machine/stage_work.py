@@ -13,6 +13,7 @@ from kitsune_mlir.codegen.gpu.engines.registry import engine_of, for_maps, for_u
 from kitsune_mlir.dialects.access import access_of, is_tensor, iterator_kinds, loop_sizes, shape_of
 from kitsune_mlir.dialects.attribute_table import INTO, ORDERED, UPDATES
 from kitsune_mlir.dialects.contraction import matrix_extents
+from kitsune_mlir.dialects.counting import counting_of
 from kitsune_mlir.dialects.edges import Grid, stage_space, tile_sizes, uses_in
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, is_movement
 from kitsune_mlir.dialects.recurrence import RECURRENCE, Recurrence
@@ -89,6 +90,9 @@ def count(ops: Iterable[ir.Operation]) -> Counted:
                 largest = points
                 _measure(op, found)
         elif not is_movement(op):
+            counting = counting_of(op)
+            if not isinstance(counting, str):  # a term is looked at once, and finds its counter
+                points /= shape_of(op.results[0])[counting.bins]
             found.vector_ops += points * sum(rates.VECTOR_WEIGHTS.get(inner.name, 1.0) for inner in body_of(op))
             found.levels += "reduction" in iterator_kinds(op)
     return found

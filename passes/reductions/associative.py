@@ -11,7 +11,7 @@ from torch_mlir.dialects import arith, tensor
 
 from kitsune_mlir.dialects.access import access_of, affine_maps, iterator_kinds, loop_sizes, loops_in, shape_of
 from kitsune_mlir.dialects.attribute_table import COMBINE, PARTIAL
-from kitsune_mlir.dialects.products import body_of, is_generic, yield_of
+from kitsune_mlir.dialects.products import body_of, defining_op, is_generic, yield_of
 
 NEUTRAL: dict[str, float | str] = {
     "arith.addf": 0.0, "arith.addi": 0, "arith.mulf": 1.0, "arith.muli": 1,
@@ -111,13 +111,20 @@ def keeps_apart(producer: Sequence[ir.Operation], consumer: Sequence[ir.Operatio
     Between the halves, and after the second where more points are walked than it has results, joining would take back the
     tiles that the parts have given.
     """
-    if any(PARTIAL in op.attributes for op in producer) and any(COMBINE in op.attributes for op in consumer):
+    combining = [op for op in consumer if COMBINE in op.attributes]
+    if combining and (any(PARTIAL in op.attributes for op in producer) or any(_combines(op, producer) for op in combining)):
         return "its parts are combined when all are there"
     ends = [op for op in producer if COMBINE in op.attributes]
     points = max((math.prod(shape_of(op.results[0])) for op in ends), default=0)
     if ends and any(is_generic(op) and math.prod(_points(op)) > points for op in consumer):
         return "what a reduction in parts gives is read by more tiles than it has"
     return None
+
+
+def _combines(op: ir.Operation, producer: Sequence[ir.Operation]) -> bool:
+    """Whether an op combines what a reduction among others makes: one that maps were joined to has no `PARTIAL` any more."""
+    makers = [maker for value in op.operands if (maker := defining_op(value)) is not None and maker in producer]
+    return any(is_generic(maker) and "reduction" in iterator_kinds(maker) for maker in makers)
 
 
 def _points(op: ir.Operation) -> tuple[int, ...]:

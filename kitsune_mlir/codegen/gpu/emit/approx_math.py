@@ -3,8 +3,8 @@
 A task that reads and writes 16-bit floats has about 25 instructions an element before it is slower than memory, and
 libdevice's functions, exact to an ulp or two of f32, take 8 (exp) to 30 (erf, tanh) each. Largest errors here: exp and the
 reciprocal 1e-6 of the value (for |x| < 20; the error of exp grows with |x|), a power (2 + |y| / 4) 1e-6 of it, division 2 ulp,
-tanh 5e-4, erf 1.5e-4 absolute; half an ulp of bf16 is 2e-3. The exponential of x - max(x) is good to 1e-7 of the largest one, an
-ulp of f32. Results that would be denormal become 0. Infinities and NaN come out as IEEE 754 says.
+tanh 5e-4, erf 1.5e-4 absolute; half an ulp of bf16 is 2e-3. The exponential of x - max(x) is good to 1e-7 of the largest one,
+an ulp of f32. Results that would be denormal become 0. Infinities and NaN come out as IEEE 754 says.
 """
 
 from __future__ import annotations
