@@ -280,6 +280,7 @@ ENGINES: dict[str, EngineRates] = {
     "scan": EngineRates(   1.5e-6, 0.4e-6, 0.6e-6, 0.7e-6, 0.1,    0.5,  0.0, 3.0e10,  3.0e10, source=SCAN_GUESS),
     "sort": EngineRates(   3.0e-6, 0.4e-6, 2.0e-6, 0.7e-6, 0.1,    0.5,  0.0, 1.0e10,  1.0e10, source=SCAN_GUESS),
     "histogram": EngineRates(3.0e-6, 0.4e-6, 2.0e-6, 0.7e-6, 0.1,  0.5,  0.0, 3.0e10,  3.0e10, source=SCAN_GUESS),
+    "pairwise": EngineRates(1.5e-6, 0.4e-6, 0.6e-6, 0.7e-6, 0.8,   0.9,  0.0, 4.5e10,  5.0e10, source=SCAN_GUESS),
     "recurrence": EngineRates(3.0e-6, 0.6e-6, 3.0e-6, 0.7e-6, 0.3, 0.5,  0.0, 6.0e10,  3.0e10, source=RECURRENCE_GUESS),
     "generic": EngineRates(1.0e-6, 0.4e-6, 0.3e-6, 0.7e-6, 0.0025, 0.06, 1.0, 2.0e10,  2.0e10, 0.5e-6),
 }  # fmt: skip

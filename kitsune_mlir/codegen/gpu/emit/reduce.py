@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from kitsune_mlir.codegen.gpu.emit.control_flow import shuffle_xor
 from kitsune_mlir.codegen.gpu.emit.value import TypeLike, Value, as_type, constant, element_bits, is_float, maximum, minimum
 
-__all__ = ["KINDS", "combine", "identity", "over_lanes", "over_registers", "tree"]
+__all__ = ["COMBINING", "KINDS", "combine", "identity", "over_lanes", "over_registers", "tree"]
 
 _COMBINE: dict[str, Callable[[Value, Value], Value]] = {
     "add": lambda a, b: a + b,
@@ -18,6 +18,17 @@ _COMBINE: dict[str, Callable[[Value, Value], Value]] = {
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,
 }
+COMBINING = {
+    "arith.addf": "add",
+    "arith.addi": "add",
+    "arith.mulf": "mul",
+    "arith.muli": "mul",
+    "arith.maximumf": "max",
+    "arith.maxsi": "max",
+    "arith.minimumf": "min",
+    "arith.minsi": "min",
+}
+"""The reduction of an operation's name."""
 KINDS = tuple(_COMBINE)
 """Names of the reductions. "max" and "min" give NaN if any value is NaN and take integers as signed."""
 

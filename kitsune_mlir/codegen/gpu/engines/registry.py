@@ -18,6 +18,7 @@ from kitsune_mlir.codegen.gpu.engines.generic.engine import GenericEngine
 from kitsune_mlir.codegen.gpu.engines.histogram.engine import HistogramEngine
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.engines.pairs.engine import PairsEngine
+from kitsune_mlir.codegen.gpu.engines.pairwise.engine import PairwiseEngine
 from kitsune_mlir.codegen.gpu.engines.recurrence.engine import RecurrenceEngine
 from kitsune_mlir.codegen.gpu.engines.scan.engine import ScanEngine
 from kitsune_mlir.codegen.gpu.engines.scatter.deterministic import OrderedEngine
@@ -48,16 +49,8 @@ ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
         *(AttentionEngine(), PairsEngine(), ConvEngine(), DepthwiseEngine(), ChainEngine(), GemvEngine(), MmaEngine()),
-        *(
-            RecurrenceEngine(),
-            ScanEngine(),
-            SortEngine(),
-            HistogramEngine(),
-            ScatterEngine(),
-            OrderedEngine(),
-            SimtEngine(),
-            GenericEngine(),
-        ),
+        *(RecurrenceEngine(), ScanEngine(), SortEngine(), HistogramEngine(), PairwiseEngine(), ScatterEngine()),
+        *(OrderedEngine(), SimtEngine(), GenericEngine()),
     )
 }
 """Every engine by its name, which is what the `engine` attribute of stages and tasks says. In this order they are asked what

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.emit.reduce import KINDS
+from kitsune_mlir.codegen.gpu.emit.reduce import COMBINING
 from kitsune_mlir.codegen.gpu.emit.value import i32
 from kitsune_mlir.codegen.gpu.engines.scan.combining import combining, neutral
 from kitsune_mlir.codegen.gpu.engines.scan.emit import NUMBER_BYTES, ScanTile
@@ -42,16 +42,6 @@ TILE_ELEMENTS = 4096
 """Of a tile with short lines: a block's chunk."""
 COLUMNS = 32
 """Lines of a tile that are neighbours in memory: a warp's."""
-_COMBINING = {
-    "arith.addf": "add",
-    "arith.addi": "add",
-    "arith.mulf": "mul",
-    "arith.muli": "mul",
-    "arith.maximumf": "max",
-    "arith.maxsi": "max",
-    "arith.minimumf": "min",
-    "arith.minsi": "min",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +67,7 @@ def read(ops: list[ir.Operation]) -> Scan | str:
         return "it holds no scan" if not scans else "it holds several scans"
     (op,) = scans
     inner = [o.operation for o in op.regions[0].blocks[0].operations]
-    simple = len(inner) == 2 and inner[0].name in _COMBINING
+    simple = len(inner) == 2 and inner[0].name in COMBINING
     if not (simple or NEUTRAL in op.attributes) or "true" not in str(op.attributes["inclusive"]):
         return "its scan combines by more than one operation, and nothing says what changes nothing"
     if list(op.results[1].uses):
@@ -88,8 +78,7 @@ def read(ops: list[ir.Operation]) -> Scan | str:
     after = ops[place + 1 :]
     if (reason := unreadable([*before, *after]) or follows(after, [op.results[0]])) is not None:
         return reason
-    kind = _COMBINING[inner[0].name] if simple else None
-    assert kind in (*KINDS, None)
+    kind = COMBINING[inner[0].name] if simple else None
     axis = ir.IntegerAttr(op.attributes["dimension"]).value
     return Scan(op, axis, kind, ir.RankedTensorType(op.operands[0].type).element_type)
 
