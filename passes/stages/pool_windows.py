@@ -1,13 +1,15 @@
-"""Pooling reads its padded or widened image where it lies, so that images can be cut along all their dimensions."""
+"""Pooling reads its padded, widened or cheaply computed image where it lies, so that images can be cut along all dimensions."""
 
 from __future__ import annotations
 
 from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
-from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, static_ints
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, reassociation, shape_of, static_ints
 from kitsune_mlir.dialects.attribute_table import HALO
-from kitsune_mlir.dialects.products import body_of, defining_op, is_generic
+from kitsune_mlir.dialects.iteration import is_trivial_reshape
+from kitsune_mlir.dialects.products import body_of, defining_op, is_generic, yield_of
+from kitsune_mlir.passes.stages.cheap_maps import reads_as_much
 from kitsune_mlir.passes.stages.read_through import affine_place
 
 __all__ = ["is_pooling", "read_windows"]
@@ -53,6 +55,26 @@ def _is_cast(op: ir.Operation | None) -> bool:
     return all(map_ == ir.AffineMap.get_identity(map_.n_dims) for map_ in affine_maps(op))
 
 
+def _is_map(op: ir.Operation | None) -> bool:
+    """A cheap map of one tensor, an argument: it would be a pass over memory of its own."""
+    if op is None or not is_generic(op) or len(op.operands) != 2 or not reads_as_much([op]):
+        return False
+    return defining_op(op.operands[0]) is None and all(
+        map_ == ir.AffineMap.get_identity(map_.n_dims) for map_ in affine_maps(op)
+    )
+
+
+def _is_view(op: ir.Operation | None) -> bool:
+    """More dimensions of one element for what such a map makes."""
+    return (
+        op is not None and op.name == "tensor.expand_shape" and is_trivial_reshape(op) and _is_map(defining_op(op.operands[0]))
+    )
+
+
+def _is_step(op: ir.Operation | None) -> bool:
+    return _is_cast(op) or _is_pad(op) or _is_map(op) or _is_view(op)
+
+
 def _read_through(op: ir.Operation) -> None:
     image, padded = op.operands[0], False
     while _is_cast(maker := defining_op(image)) or _is_pad(maker):
@@ -91,27 +113,41 @@ def _read_through(op: ir.Operation) -> None:
     op.results[0].replace_all_uses_with(new.results[0])
     unread = op.operands[0]
     op.erase()
-    while (maker := defining_op(unread)) is not None and not list(unread.uses) and (_is_cast(maker) or _is_pad(maker)):
+    while (maker := defining_op(unread)) is not None and not list(unread.uses) and _is_step(maker):
         unread = maker.operands[0]
         maker.erase()
 
 
 def _element(value: ir.Value, places: list[ir.Value]) -> ir.Value:
-    """An element of a tensor as its own image has it: padded and widened here."""
+    """An element of a tensor as its own image has it: computed, padded and widened here."""
     changes: list[tuple[ir.Operation, ir.Value | None]] = []  # the outermost first; of a padding whether it is inside
-    while (maker := defining_op(value)) is not None and (_is_cast(maker) or _is_pad(maker)):
+    while (maker := defining_op(value)) is not None and _is_step(maker):
         inside = None
         if _is_pad(maker):
             places, inside = _unpadded(maker, places)
+        elif _is_view(maker):
+            wide = shape_of(maker.results[0])
+            places = [places[next((d for d in group if wide[d] != 1), group[0])] for group in reassociation(maker)]
         changes.append((maker, inside))
         value = maker.operands[0]
     element = tensor.extract(value, places)
     for maker, inside in reversed(changes):
-        if _is_cast(maker):
-            element = arith.extf(ir.ShapedType(maker.results[0].type).element_type, element)
+        if is_generic(maker):
+            element = _mapped(maker, element)
         elif inside is not None:
             element = arith.select(inside, element, _padding(maker))
     return element
+
+
+def _mapped(maker: ir.Operation, element: ir.Value) -> ir.Value:
+    """What a map of one tensor makes of an element."""
+    mapping = {maker.regions[0].blocks[0].arguments[0]: element}
+    for inner in body_of(maker):
+        copy = inner.clone()
+        for number, value in enumerate(inner.operands):
+            copy.operands[number] = mapping.get(value, value)
+        mapping.update(zip(inner.results, copy.operation.results, strict=True))
+    return mapping[yield_of(maker).operands[0]]
 
 
 def _unpadded(maker: ir.Operation, places: list[ir.Value]) -> tuple[list[ir.Value], ir.Value | None]:

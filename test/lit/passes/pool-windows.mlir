@@ -98,3 +98,79 @@ func.func @computed(%x: tensor<4x8x16x16xf32>) -> tensor<4x8x8x8xf32> {
   } -> tensor<4x8x8x8xf32>
   return %r : tensor<4x8x8x8xf32>
 }
+
+// A cheap map of an argument is computed for every window that reads it, through a dimension of one; it is no pass of its own.
+// CHECK-LABEL: func.func @squared
+// CHECK: "kitsune.stage"
+// CHECK: tensor.extract %arg0[%{{.*}}, %{{.*}}] : tensor<4x64xf32>
+// CHECK-NEXT: arith.mulf
+// CHECK-NEXT: arith.select
+// CHECK-NEXT: arith.addf
+// CHECK-NOT: "kitsune.stage"
+#line = affine_map<(n, x, z, i) -> (n, x + i, z)>
+#tap = affine_map<(n, x, z, i) -> (i)>
+#sums = affine_map<(n, x, z, i) -> (n, x, z)>
+#flat = affine_map<(n, x) -> (n, x)>
+#three = affine_map<(n, x, z) -> (n, x, z)>
+func.func @squared(%x: tensor<4x64xf32>) -> tensor<4x64x1xf32> {
+  %zero = arith.constant 0.0 : f32
+  %f = tensor.empty() : tensor<4x64xf32>
+  %q = linalg.generic {indexing_maps = [#flat, #flat], iterator_types = ["parallel", "parallel"]}
+      ins(%x : tensor<4x64xf32>) outs(%f : tensor<4x64xf32>) {
+  ^bb0(%in: f32, %o: f32):
+    %v = arith.mulf %in, %in : f32
+    linalg.yield %v : f32
+  } -> tensor<4x64xf32>
+  %w = tensor.expand_shape %q [[0], [1, 2]] output_shape [4, 64, 1] : tensor<4x64xf32> into tensor<4x64x1xf32>
+  %p = tensor.pad %w low[0, 2, 0] high[0, 2, 0] {
+  ^bb0(%a: index, %b: index, %c: index):
+    tensor.yield %zero : f32
+  } : tensor<4x64x1xf32> to tensor<4x68x1xf32>
+  %e = tensor.empty() : tensor<4x64x1xf32>
+  %s = linalg.generic {indexing_maps = [#three], iterator_types = ["parallel", "parallel", "parallel"]}
+      outs(%e : tensor<4x64x1xf32>) {
+  ^bb0(%o: f32):
+    linalg.yield %zero : f32
+  } -> tensor<4x64x1xf32>
+  %t = tensor.empty() : tensor<5xf32>
+  %r = linalg.generic {indexing_maps = [#line, #tap, #sums], iterator_types = ["parallel", "parallel", "parallel", "reduction"]}
+      ins(%p, %t : tensor<4x68x1xf32>, tensor<5xf32>) outs(%s : tensor<4x64x1xf32>) {
+  ^bb0(%in: f32, %u: f32, %o: f32):
+    %m = arith.addf %o, %in : f32
+    linalg.yield %m : f32
+  } -> tensor<4x64x1xf32>
+  return %r : tensor<4x64x1xf32>
+}
+
+// What computes much is computed once.
+// CHECK-LABEL: func.func @exponentials
+// CHECK: math.exp
+// CHECK: tensor.extract
+// CHECK-NOT: math.exp
+func.func @exponentials(%x: tensor<4x64xf32>) -> tensor<4x64xf32> {
+  %zero = arith.constant 0.0 : f32
+  %f = tensor.empty() : tensor<4x64xf32>
+  %q = linalg.generic {indexing_maps = [#flat, #flat], iterator_types = ["parallel", "parallel"]}
+      ins(%x : tensor<4x64xf32>) outs(%f : tensor<4x64xf32>) {
+  ^bb0(%in: f32, %o: f32):
+    %v = math.exp %in : f32
+    linalg.yield %v : f32
+  } -> tensor<4x64xf32>
+  %p = tensor.pad %q low[0, 2] high[0, 2] {
+  ^bb0(%a: index, %b: index):
+    tensor.yield %zero : f32
+  } : tensor<4x64xf32> to tensor<4x68xf32>
+  %s = linalg.generic {indexing_maps = [#flat], iterator_types = ["parallel", "parallel"]} outs(%f : tensor<4x64xf32>) {
+  ^bb0(%o: f32):
+    linalg.yield %zero : f32
+  } -> tensor<4x64xf32>
+  %t = tensor.empty() : tensor<5xf32>
+  %r = linalg.generic {indexing_maps = [affine_map<(n, x, i) -> (n, x + i)>, affine_map<(n, x, i) -> (i)>,
+      affine_map<(n, x, i) -> (n, x)>], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%p, %t : tensor<4x68xf32>, tensor<5xf32>) outs(%s : tensor<4x64xf32>) {
+  ^bb0(%in: f32, %u: f32, %o: f32):
+    %m = arith.addf %o, %in : f32
+    linalg.yield %m : f32
+  } -> tensor<4x64xf32>
+  return %r : tensor<4x64xf32>
+}
