@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
+from kitsune_mlir.frontend.first_places import find_least_places
 from kitsune_mlir.frontend.numerics import settle_numerics
 from kitsune_mlir.frontend.sort_order import settle_sorts
 
@@ -29,6 +30,7 @@ def settle(module: ir.Module) -> list[int]:
         _drop_unused_results(block)
         _inline_constants(block)
         settle_numerics(block)
+        find_least_places(block)
         settle_sorts(block)
         PassManager.parse(_CANONICAL).run(module.operation)
         return _return_once(main)

@@ -281,6 +281,9 @@ CASES: dict[str, Case] = {
     "map": function("simt", lambda x, y: torch.relu(x + y), matrices((1000, 129), (129,))),
     "scan": function("scan", lambda x: torch.cumsum(x, -1), matrices((7, 2100))),
     "scan_columns": function("scan", lambda x: torch.cumsum(x, 0), matrices((300, 33), dtype=BF16)),
+    "scan_body": function("scan", lambda x: torch.logcumsumexp(x, -1), matrices((7, 2100))),
+    "histogram": function("histogram", lambda x: torch.histc(x, 64, -3, 3), matrices((3 * 8192 + 5,))),
+    "pairwise": function("pairwise", lambda a, b: ((a[:, None] - b) ** 2).sum(-1), matrices((61, 20), (200, 20))),
     "scan_pieces": function("scan", lambda x: torch.cumsum(x, 1), matrices((2, 70001))),
     "recurrence": recurrent(nn.LSTM, 64, 9, 3),
     "recurrence_both_ways": recurrent(nn.GRU, 33, 7, 2, F32, bidirectional=True),
@@ -302,7 +305,7 @@ CASES: dict[str, Case] = {
         function("simt", _messages, lambda: (*matrices((500, 64), (3000, 1))(), torch.randint(0, 500, (2, 3000)))),
         repeats=False,  # added in the order in which they come
     ),
-    "generic": function("generic", lambda x: F.max_pool2d(x, 3, return_indices=True)[1], matrices((2, 3, 27, 29))),
+    "generic": function("generic", lambda x: F.max_pool3d(x, 3, return_indices=True)[1], matrices((2, 3, 27, 29))),
     "debug": dataclasses.replace(layers("mma", "temporal", 129, 256, 512, 256), options={"debug": True}),
     "timestamps": dataclasses.replace(layers("mma", "temporal", 129, 256, 512, 256), options={"timestamps": True}),
 }
