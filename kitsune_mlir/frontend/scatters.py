@@ -21,6 +21,8 @@ aten = torch.ops.aten
 _REDUCTIONS = {"sum": "sum", "add": "sum", "mean": "mean", "prod": "prod", "multiply": "prod", "amax": "amax", "amin": "amin"}
 _COMBINED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64)
 """Types that are combined as they are; narrower integers are in 32 bits."""
+FEW_FILLED = 4
+"""Rows for each that an index names from which on those are written, whichever are named twice."""
 _MANY = 1024
 """Elements beside a dimension from which on a tensor is cut along the others."""
 
@@ -176,13 +178,18 @@ def _index_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: st
 
 
 def _index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    """Through a mask of the dimension: no row is written twice."""
+    """Through a mask of the dimension, where no row is written twice; a few rows of many are written."""
     if x.ndim == 0:
         return torch.full_like(x, value) if index.numel() else x.clone()
-    dim %= x.ndim
-    hit = _chosen(x, dim, _wrapped(index.reshape(-1), x.shape[dim]))
     value = value.to(x.dtype) if isinstance(value, Tensor) else torch.full([], value, dtype=x.dtype, device=x.device)
-    return torch.where(hit, value, x)
+    return _filled(x, dim % x.ndim, _wrapped(index.reshape(-1), x.shape[dim]), value.reshape([]))
+
+
+def _filled(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
+    """x with `value`, of its type, where an index along a dimension says."""
+    if dim == 0 and 0 < FEW_FILLED * index.numel() <= x.shape[0]:
+        return scatter_rows(x, index, value.expand([index.numel(), *x.shape[1:]]), "set")
+    return torch.where(_chosen(x, dim, index), value, x)
 
 
 def _chosen(x: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -208,7 +215,7 @@ def _index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accu
     shape = torch.broadcast_shapes(*(i.shape for _, i in wrapped))
     first, last = wrapped[0][0], wrapped[-1][0]
     if len(wrapped) == 1 and not accumulate and values.numel() == 1:
-        return torch.where(_chosen(x, first, wrapped[0][1].reshape(-1)), values.to(x.dtype).reshape([]), x)
+        return _filled(x, first, wrapped[0][1].reshape(-1), values.to(x.dtype).reshape([]))
     between = [d for d in range(first, last) if d not in dict(wrapped)]
     # The indices' dimensions stand where the first index does, or, where others are between them, before all.
     at = 0 if between else first
