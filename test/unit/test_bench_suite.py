@@ -214,6 +214,36 @@ def test_predictions_and_memory_name_the_farthest():
     assert lines[4] == "| more | 1.0 | 4.0 | 2.0 | 2.00 |"
 
 
+def test_references_are_in_float64_where_there_is_one():
+    from bench.measure import exact
+
+    class Single(torch.nn.Module):
+        def forward(self, x):
+            if x.dtype == torch.float64:
+                raise RuntimeError("no kernel for Double")
+            return x + 1
+
+    x = torch.randn(3, dtype=torch.bfloat16)
+    assert exact(torch.nn.Identity(), (x,)).dtype == torch.float64
+    assert torch.equal(exact(Single(), (x,)), x.float() + 1)
+
+
+def test_models_whose_last_layer_is_zeros_are_drawn():
+    from bench.breadth.library.made import Called, case
+
+    def build() -> torch.nn.Module:
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+        torch.nn.init.zeros_(model[1].weight)
+        torch.nn.init.zeros_(model[1].bias)
+        return model
+
+    made = case("zeros", "torch", build, lambda m: {"0": m.normal(3, 4)}, "f32")
+    (model, args), (again, _) = made.make("cpu", True), made.make("cpu", True)
+    assert isinstance(model, Called) and model(*args)[0].abs().min() > 0
+    assert torch.equal(model(*args)[0], again(*args)[0])
+    assert not model.model[1].bias.any(), "vectors may be zeros"
+
+
 def test_a_copy_without_history_says_its_commit(monkeypatch, tmp_path):
     from bench.timing import commit_of
 
