@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -94,6 +95,7 @@ def measure(path: Path, case: BenchCase, peers: Sequence[str], rates: Mapping[st
     """
     torch.backends.cudnn.benchmark = True  # peers have cuDNN's fastest convolutions, not those of its heuristic
     torch.backends.cudnn.allow_tf32 = case.dtype != "f32"  # f32 is compared as f32, as products are
+    gc.collect()  # what the case before left in circles would be freed while this one's memory is counted
     others_hold = torch.cuda.memory_allocated()
     (model, args), program = prepared(path, case)
     calls = {"kitsune": lambda: program(*args)}
