@@ -45,6 +45,10 @@ class CostModel:
         (low, high), (first, last) = self.counts[upper - 1 : upper + 1], self.seconds[upper - 1 : upper + 1]
         return max(0.0, first + (last - first) * (count - low) / (high - low))
 
+    def knows(self, count: int) -> bool:
+        """Whether a launch of as many requests or more was measured."""
+        return bool(self.counts) and self.counts[-1] >= count
+
     def gain(self, count: int) -> float:
         """Seconds saved by a launch of one request more, against one of its own."""
         return self(count) + self(1) - self(count + 1)

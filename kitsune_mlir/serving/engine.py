@@ -169,33 +169,38 @@ class Engine:
         """Launch until the engine is closed and nothing waits."""
         while True:
             with self._lock:
-                while (found := turn(self._all, time.monotonic(), self._closed))[0] is None:
+                while True:
+                    now = time.monotonic()
+                    over = [request for family in self._all for request in family.expired(now)]
+                    family, pause = turn(self._all, now, self._closed)
+                    if family is not None or over:
+                        break
                     if self._closed and not any(one.first() for one in self._all):
                         return
-                    self._lock.wait(found[1])
-                family = found[0]
-                requests = family.take()
-            started = [request for request in requests if request.future.set_running_or_notify_cancel()]
-            with self._lock:
-                self._waiting -= len(started)
-            if started:
+                    self._lock.wait(pause)
+                requests = family.take(now) if family is not None else []
+            self._refuse(self._started(over))
+            if family is not None and (started := self._started(requests)):
                 self._launch(family, started)
 
-    def _launch(self, family: Family, requests: Sequence[Request]) -> None:
-        now = time.monotonic()
-        over = [request for request in requests if request.strict and request.deadline < now]
-        for request in over:
-            late = now - request.deadline
-            self._answer(request, DeadlineError(f"the deadline of model '{request.model}' was over {1e3 * late:.1f} ms ago"), 1)
-        rest = [request for request in requests if request not in over]
-        if not rest:
-            return
-        start = time.perf_counter()
+    def _started(self, requests: Sequence[Request]) -> list[Request]:
+        """Those of requests that were not cancelled; they cannot be any more, and wait no longer."""
+        started = [request for request in requests if request.future.set_running_or_notify_cancel()]
+        with self._lock:
+            self._waiting -= len(started)
+        return started
+
+    def _refuse(self, requests: Sequence[Request]) -> None:
+        """Answer those whose time is over."""
+        for request in requests:
+            late = 1e3 * (time.monotonic() - request.deadline)
+            self._answer(request, DeadlineError(f"the deadline of model '{request.model}' was over {late:.1f} ms ago"), 1)
+
+    def _launch(self, family: Family, rest: Sequence[Request]) -> None:
+        begin = start = time.perf_counter()
         outputs = self._outputs(family, rest)
         seconds = time.perf_counter() - start
-        if not any(isinstance(output, Exception) for output in outputs):
-            with self._lock:
-                family.observe(len(rest), seconds)
+        failed = any(isinstance(output, Exception) for output in outputs)
         with self._lock:
             for name in {request.model for request in rest}:
                 self._statistics[name].launches += 1
@@ -203,6 +208,9 @@ class Engine:
             if isinstance(output, ConflictError) and len(rest) > 1:
                 (output,) = self._outputs(family, [request])
             self._answer(request, output, len(rest))
+        if not failed:
+            with self._lock:
+                family.observe(len(rest), seconds, time.perf_counter() - begin)
 
     def _outputs(self, family: Family, requests: Sequence[Request]) -> list[Any]:
         """The output or the error of each; an error that is nobody's own is that of who has it when run alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import heapq
 import itertools
@@ -25,6 +26,9 @@ WEIGHT = 0.2
 
 LATE, LATE_TIMES = 1.5, 3
 """A family is late when so many launches in a row took so many times as long as predicted."""
+
+SMALLER = 8
+"""Launches in a row that are kept small for the sake of their first requests."""
 
 PROBATION = 16
 """Launches on time after which it is late no more."""
@@ -59,10 +63,15 @@ class Request:
 class Queue:
     """What waits for the launches of one code, and when these begin; it knows no programs. Used under the engine's lock.
 
+    A request that would be late if it were launched now is set aside: it has a seat only where no other request waits, of any
+    queue. So a load beyond what launches do costs those that come too late, not all of them, as the earliest deadline first
+    would; and where launches are quicker than the model of costs has it, those set aside are run, and it learns.
+
     Attributes:
         cost: T(n).
         exclusive: a launch has one request of a model: models change weights of theirs.
         late: launches take far longer than predicted; such a family runs by itself, one request a launch, after the others.
+        overhead: seconds of the engine's own for each request of a launch, beside T(n).
 
     Args:
         models: how many there are of the code.
@@ -72,10 +81,12 @@ class Queue:
     def __init__(self, models: int, most: int, exclusive: bool, cost: CostModel):
         self.models, self.most, self.exclusive, self.cost = models, most, exclusive, cost
         self.late = False
+        self.overhead = 0.0
         self._waiting: list[Request] = []
+        self._aside: list[Request] = []
         self._interval = float("inf")
         self._last = 0.0
-        self._slow = self._quick = 0
+        self._slow = self._quick = self._smaller = 0
 
     @property
     def limit(self) -> int:
@@ -91,36 +102,87 @@ class Queue:
         self._last = request.arrived
 
     def first(self) -> Request | None:
-        """The request with the earliest deadline; those that were cancelled are dropped on the way."""
-        while self._waiting and self._waiting[0].future.cancelled():
-            heapq.heappop(self._waiting)
-        return self._waiting[0] if self._waiting else None
+        """The request that is next: the one with the earliest deadline, of those that are not set aside if there are any."""
+        return _head(self._waiting) or _head(self._aside)
+
+    def hopeless(self, now: float) -> bool:
+        """Whether all that waits would be late; sets aside what would."""
+        while (request := _head(self._waiting)) is not None and request.strict and request.deadline < now + self._seconds(1):
+            heapq.heappush(self._aside, heapq.heappop(self._waiting))
+        return request is None
+
+    def expired(self, now: float) -> list[Request]:
+        """Those whose time is over; they wait no longer."""
+        over = []
+        for heap in (self._waiting, self._aside):
+            while (request := _head(heap)) is not None and request.strict and request.deadline < now:
+                over.append(heapq.heappop(heap))
+        return over
 
     def count(self) -> int:
         """How many requests would be taken now, at most."""
-        return min(self.limit, len(self._waiting))
+        return min(self.limit, len(self._waiting) or len(self._aside))
 
     def pending(self) -> list[Request]:
         """The requests that wait."""
-        return list(self._waiting)
+        return [*self._waiting, *self._aside]
 
     def compact(self, live: int) -> None:
         """Drop cancelled requests where they are most of what is held."""
-        if len(self._waiting) > 2 * live + 64:
-            self._waiting = [request for request in self._waiting if not request.future.cancelled()]
-            heapq.heapify(self._waiting)
+        if len(self._waiting) + len(self._aside) > 2 * live + 64:
+            self._waiting, self._aside = _live(self._waiting), _live(self._aside)
 
-    def take(self) -> list[Request]:
-        """The next launch's requests, in the order of their deadlines."""
-        taken: list[Request] = []
-        left: list[Request] = []
-        while len(taken) < self.limit and (request := self.first()) is not None:
+    def take(self, now: float) -> list[Request]:
+        """The next launch's requests, in the order of their deadlines: as many as fit and are answered in time."""
+        whole, taken, left = self.count(), list[Request](), list[Request]()
+        count = whole
+        while len(taken) < count and (request := _head(self._waiting)) is not None:
             heapq.heappop(self._waiting)
-            again = self.exclusive and any(request.model == other.model for other in taken)
-            (left if again else taken).append(request)
+            if self.exclusive and any(request.model == other.model for other in taken):
+                left.append(request)
+                continue
+            if request.strict and request.deadline < now + self._seconds(count):
+                fitting = self._fitting(request.deadline - now, count)
+                if fitting <= len(taken) or not self._worth(fitting, count):
+                    heapq.heappush(self._aside, request)
+                    continue
+                count = fitting
+            taken.append(request)
+        self._smaller = self._smaller + 1 if count < whole else 0
         for request in left:
             heapq.heappush(self._waiting, request)
+        return taken if taken or left else self._set_aside()
+
+    def _set_aside(self) -> list[Request]:
+        """Some of those that were set aside: as many as are done before another request comes, so that it need not wait."""
+        count, taken, left = min(self.limit, len(self._aside)), list[Request](), list[Request]()
+        count = max(1, self._fitting(self._interval, count)) if self._seconds(count) > self._interval else count
+        while len(taken) < count and (request := _head(self._aside)) is not None:
+            again = self.exclusive and any(request.model == other.model for other in taken)
+            (left if again else taken).append(heapq.heappop(self._aside))
+        for request in left:
+            heapq.heappush(self._aside, request)
         return taken
+
+    def _seconds(self, count: int) -> float:
+        """From the start of a launch of so many requests to the answers."""
+        return self.cost(count) + count * self.overhead
+
+    def _fitting(self, slack: float, most: int) -> int:
+        """How many requests a launch has that is over in time; at most `most`, which is too many."""
+        return bisect.bisect_right(range(1, most), slack, key=self._seconds)
+
+    def _worth(self, few: int, many: int) -> bool:
+        """Whether to launch a few requests for the sake of one that a launch of many would answer too late.
+
+        It is where such launches keep up with what comes, because the others have their turn next, or do as much in their time
+        as those of many; otherwise several come too late for the one. Not where nothing is known of launches of as many, nor
+        again and again: what these take would not be learnt.
+        """
+        if not self.cost.knows(many) or self._smaller >= SMALLER:
+            return False
+        seconds = self._seconds(few)
+        return seconds < few * self._interval or many * seconds <= few * self._seconds(many)
 
     def patience(self, now: float) -> float:
         """Seconds that it pays to wait for another request; 0 is none.
@@ -139,15 +201,34 @@ class Queue:
         waited = now - max(self._last, first.arrived)
         return max(0.0, wanted - waited) if self._interval < wanted else 0.0
 
-    def observe(self, count: int, seconds: float) -> None:
-        """Learn from a launch, and whether the family is late."""
+    def observe(self, count: int, seconds: float, whole: float | None = None) -> None:
+        """Learn from a launch, and whether the family is late.
+
+        Args:
+            whole: seconds until the requests were answered, what the engine itself did included.
+        """
         ratio = self.cost.observe(count, seconds)
+        if whole is not None:
+            self.overhead += WEIGHT * ((whole - seconds) / count - self.overhead)
         self._slow = self._slow + 1 if ratio > LATE else 0
         self._quick = self._quick + 1 if ratio <= LATE else 0
         if self._slow >= LATE_TIMES:
             self.late, self._quick = True, 0
         elif self.late and self._quick >= PROBATION:
             self.late = False
+
+
+def _head(heap: list[Request]) -> Request | None:
+    """The first of a heap; those that were cancelled are dropped on the way."""
+    while heap and heap[0].future.cancelled():
+        heapq.heappop(heap)
+    return heap[0] if heap else None
+
+
+def _live(heap: list[Request]) -> list[Request]:
+    live = [request for request in heap if not request.future.cancelled()]
+    heapq.heapify(live)
+    return live
 
 
 class Family(Queue):
@@ -177,7 +258,8 @@ class Family(Queue):
 
 
 def turn(queues: Sequence[Q], now: float, closing: bool = False) -> tuple[Q | None, float | None]:
-    """Whose turn it is: the earliest deadline's, but for those that had better wait for a request more; late ones come later.
+    """Whose turn it is: the earliest deadline's, but for those that had better wait for a request more; late ones come later,
+    and those of which every request would be late come last.
 
     Args:
         now: as `Request.deadline` counts.
@@ -186,9 +268,9 @@ def turn(queues: Sequence[Q], now: float, closing: bool = False) -> tuple[Q | No
     Returns:
         The queue; or None, and the seconds after which to ask again (None: not before another request comes).
     """
-    ready = [(request, queue) for queue in queues if (request := queue.first()) is not None]
+    ready = [(queue.hopeless(now), request, queue) for queue in queues if (request := queue.first()) is not None]
     pauses = []
-    for _, queue in sorted(ready, key=lambda one: (one[0].deadline + one[1].late * UNHURRIED, one[0].number)):
+    for _, _, queue in sorted(ready, key=lambda one: (one[0], one[1].deadline + one[2].late * UNHURRIED, one[1].number)):
         pause = 0.0 if closing else queue.patience(now)
         if pause <= 0:
             return queue, None

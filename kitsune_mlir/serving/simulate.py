@@ -73,6 +73,8 @@ def simulate(
     if not rate > 0 or count < 1:
         raise ArgumentError(f"a load has a rate and a count above 0, not {rate!r} and {count!r}")
     like = [Queue(q.models, q.most, q.exclusive, CostModel([*q.cost.counts], [*q.cost.seconds])) for q in queues]
+    for one in like:
+        one.overhead = overhead
     coming = _arrivals(like, rate, count, deadline, random.Random(seed))
     now, place, launches, expired = 0.0, 0, 0, 0
     latencies: list[float] = []
@@ -81,18 +83,17 @@ def simulate(
             request, queue = coming[place]
             queue.add(request)
             place += 1
+        expired += sum(len(one.expired(now)) for one in like)
         queue, pause = turn(like, now, closing=place == count)
         if queue is None:
             if place == count:
                 break
             now = min(coming[place][0].arrived, now + (float("inf") if pause is None else max(pause, TICK)))
             continue
-        taken = queue.take()
-        rest = [request for request in taken if not request.strict or request.deadline >= now]
-        expired += len(taken) - len(rest)
-        now += overhead * len(taken) + (queue.cost(len(rest)) if rest else 0.0)
-        launches += bool(rest)
-        latencies += [now - request.arrived for request in rest]
+        taken = queue.take(now)
+        now += overhead * len(taken) + queue.cost(len(taken))
+        launches += 1
+        latencies += [now - request.arrived for request in taken]
     in_time = sum(deadline is None or latency <= deadline for latency in latencies)
     return Forecast(sorted(latencies), expired, in_time, launches, now - coming[0][0].arrived)
 

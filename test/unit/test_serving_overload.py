@@ -1,0 +1,155 @@
+"""What an engine does with more requests than it can answer in time."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import kitsune_mlir
+from kitsune_mlir.errors import DeadlineError
+from kitsune_mlir.serving.cost import CostModel
+from kitsune_mlir.serving.requests import Queue, Request, turn
+from kitsune_mlir.serving.simulate import simulate
+
+COSTS = {
+    "flat": ([1, 32], [100e-6, 160e-6]),
+    "linear": ([1, 32], [100e-6, 3200e-6]),
+    "bend": ([1, 2, 4, 8, 16, 32], [90e-6, 150e-6, 280e-6, 500e-6, 900e-6, 1700e-6]),
+}
+
+
+def queue(cost: str = "flat", models: int = 64, most: int = 32, exclusive: bool = False) -> Queue:
+    counts, seconds = COSTS[cost]
+    return Queue(models, most, exclusive, CostModel([*counts], [*seconds]))
+
+
+def request(deadline: float, strict: bool = True, model: str = "0") -> Request:
+    return Request.of(deadline, model, (), {}, strict)
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("launches, share", [(2.0, 0.85), (5.0, 0.9)])
+@pytest.mark.parametrize("times", [1.5, 2.0, 6.0])
+def test_a_load_beyond_what_launches_do_costs_what_comes_too_late(
+    cost: str, launches: float, share: float, times: float
+) -> None:
+    """Goodput stays near what launches can do: the earliest deadline first came to 0.1 to 4 % of it."""
+    longest = COSTS[cost][1][-1]
+    peak = 32 / longest
+    found = simulate([queue(cost)], times * peak, 20_000, deadline=launches * longest)
+    assert found.goodput > share * peak
+    assert found.expired + len(found.latencies) == 20_000
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_what_launches_do_is_done(cost: str) -> None:
+    longest = COSTS[cost][1][-1]
+    found = simulate([queue(cost)], 0.8 * 32 / longest, 20_000, deadline=4 * longest)
+    assert found.in_time == 20_000 and found.expired == 0
+
+
+def test_a_model_of_costs_that_is_too_high_refuses_nobody() -> None:
+    """Every request seems to be late, and has its turn as if none did: the model learns that it was wrong."""
+    one = Queue(64, 32, False, CostModel([1, 32], [1.0, 2.0]))
+    requests = [request(0.5 + 0.001 * n) for n in random.Random(0).sample(range(40), 40)]
+    for each in requests:
+        one.add(each)
+    assert one.hopeless(0.0) and one.first() is min(requests) and one.count() == 32
+    taken = []
+    while launch := one.take(0.0):  # few at a time: others that can be met may come
+        taken += launch
+    assert taken == sorted(requests) and one.first() is None
+    for _ in range(60):
+        one.observe(32, 0.001)
+        one.observe(1, 0.0005)
+    one.add(request(0.5))
+    assert not one.hopeless(0.0)
+
+
+def test_seats_are_for_requests_that_can_be_met() -> None:
+    one = queue()
+    late, met, unhurried = request(90e-6), request(1.0), request(2.0, strict=False)
+    for each in (unhurried, late, met):
+        one.add(each)
+    assert not one.hopeless(0.0) and one.take(0.0) == [met, unhurried]
+    assert one.pending() == [late] and one.hopeless(0.0)
+    assert one.take(0.0) == [late]  # nobody else waits
+
+
+def test_a_launch_is_smaller_where_that_loses_nothing() -> None:
+    linear, flat = queue("linear"), queue("flat")
+    for one in (linear, flat):
+        one.add(request(450e-6 if one is linear else 130e-6))  # in time with 4 of 32, or with half of them
+        for n in range(31):
+            one.add(request(1.0 + n))
+    assert len(linear.take(0.0)) == 4
+    assert len(flat.take(0.0)) == 31 and len(flat.pending()) == 1
+
+
+def test_requests_whose_time_is_over_wait_no_longer() -> None:
+    one = queue()
+    over, aside, met, cancelled = request(0.9), request(1.0 + 50e-6), request(3.0), request(0.8)
+    for each in (over, aside, met, cancelled):
+        one.add(each)
+    cancelled.future.cancel()
+    assert not one.hopeless(1.0) and one.first() is met
+    assert one.expired(1.0) == [over]
+    assert one.expired(1.1) == [aside] and one.pending() == [met]
+
+
+def test_whose_requests_would_all_be_late_comes_after_the_others() -> None:
+    hopeless, other = queue(), queue()
+    hopeless.add(request(50e-6))
+    other.add(request(5.0))
+    assert turn([hopeless, other], 0.0) == (other, None)
+    other.take(0.0)
+    assert turn([hopeless, other], 0.0) == (hopeless, None)
+
+
+def test_models_that_change_their_weights_are_set_aside_one_by_one() -> None:
+    one = queue(models=2, exclusive=True)
+    for n in range(3):
+        one.add(request(10e-6 + n * 1e-9, model="a"))
+    assert [len(one.take(0.0)) for _ in range(4)] == [1, 1, 1, 0]
+
+
+def test_many_cancelled_requests_are_not_kept() -> None:
+    one = queue()
+    requests = [request(1e-6 if n % 2 else 1.0) for n in range(400)]
+    for each in requests:
+        one.add(each)
+    one.hopeless(0.0)
+    for each in requests[2:]:
+        each.future.cancel()
+    one.compact(2)
+    assert sorted(one.pending()) == sorted(requests[:2])
+
+
+def test_an_engine_answers_in_time_what_it_can() -> None:
+    """Clients ask for far more than launches of a slow model do; no answer is late by much more than a launch, none is lost."""
+    program = kitsune_mlir.compile(nn.Linear(8, 4).eval(), (torch.randn(1, 8),), target="host")
+    x = torch.randn(1, 8)
+    with kitsune_mlir.serve([program], limit=4, capacity=10_000, measure=False) as engine:
+        family, run = engine._all[0], engine._all[0].batch.__call__
+
+        def slow(*args, **kwargs):
+            time.sleep(0.004)
+            return run(*args, **kwargs)
+
+        family.batch = slow  # type: ignore[assignment]
+        for _ in range(5):
+            engine("0", x)
+        futures = []
+        for _ in range(300):
+            futures.append(engine.submit("0", (x,), deadline=0.02))
+            time.sleep(0.0003)
+        failures = [future.exception(10) for future in futures]
+    answered = sum(failure is None for failure in failures)
+    assert {type(failure) for failure in failures} <= {type(None), DeadlineError}
+    stats = engine.stats()["models"]["0"]
+    assert stats["expired"] == 300 - answered and answered > 30
+    assert answered - stats["missed"] > 0.5 * answered  # with the earliest deadline first hardly any was in time
