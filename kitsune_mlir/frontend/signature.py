@@ -18,6 +18,7 @@ from kitsune_mlir.frontend.imported import Argument, FixedInput, Result, dtype_n
 from kitsune_mlir.frontend.joined_products import join_products
 from kitsune_mlir.frontend.scatter_rows import name_counts
 from kitsune_mlir.frontend.source import origin_of_node
+from kitsune_mlir.frontend.touched_rows import keep_touched_rows
 from kitsune_mlir.frontend.valid_rows import take_out_valid_rows
 from kitsune_mlir.runtime.derived import sources_of
 
@@ -98,6 +99,7 @@ class MainGraph:
         prepare.check_deterministic(self.graph)
         prepare.check_trusted(self.graph)
         drop_empty(self.graph)
+        keep_touched_rows(self.graph)
         join_products(self.graph)
         prepare.tidy_dimensions(self.graph)
         prepare.fold_index_lists(module)

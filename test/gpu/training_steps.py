@@ -70,9 +70,9 @@ class Block(nn.Module):
 class Bags(nn.Module):
     """Embeddings, and a network of their sums."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int = 500) -> None:
         super().__init__()
-        self.table, self.rest = nn.Embedding(500, 33), nn.Sequential(nn.Linear(33, 65), nn.ReLU(), nn.Linear(65, 10))
+        self.table, self.rest = nn.Embedding(rows, 33), nn.Sequential(nn.Linear(33, 65), nn.ReLU(), nn.Linear(65, 10))
 
     def forward(self, rows: Tensor) -> Tensor:
         return self.rest(self.table(rows).sum(1))
@@ -89,8 +89,8 @@ def _convolutions() -> nn.Module:
     return nn.Sequential(*first, *second, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
 
-def _bags() -> Made:
-    return Bags(), lambda: (torch.randint(0, 500, (129, 7)), torch.randint(0, 10, (129,))), F.cross_entropy
+def _bags(rows: int = 500) -> Made:
+    return Bags(rows), lambda: (torch.randint(0, rows, (129, 7)), torch.randint(0, 10, (129,))), F.cross_entropy
 
 
 OPTIONS = {"matmul_precision": "highest"}
@@ -104,6 +104,7 @@ CASES: dict[str, Callable[[], Made]] = {
     "convolutions": lambda: _classes(_convolutions(), 7, 3, 33, 33),
     "block": lambda: _classes(Block(128, 4), 3, 65, 128),
     "bags": _bags,
+    "bags_large": lambda: _bags(400_000),
 }
 
 
