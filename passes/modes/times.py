@@ -57,7 +57,8 @@ def launches_of(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget) 
         most = min(count, begin + MOST_STAGES)
         for number in range(begin, most if begin or count == 1 else min(most, count - 1)):
             kernel.add(number)
-            seconds = best[begin] + kernel.seconds + (rates.LAUNCH_GAP if begin else 0.0)
+            taken = kernel.seconds if number > begin else min(kernel.seconds, _alone(stages[begin], budget))
+            seconds = best[begin] + taken + (rates.LAUNCH_GAP if begin else 0.0)
             if seconds < best[number + 1]:
                 best[number + 1], begins[number + 1] = seconds, begin
     numbers, end, starts = [0] * count, count, []
@@ -67,6 +68,17 @@ def launches_of(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget) 
     for launch, begin in enumerate(reversed(starts)):
         numbers[begin:] = [launch] * (count - begin)
     return Launches(tuple(numbers), best[count])
+
+
+def _alone(stage: Stage, budget: Budget) -> float:
+    """A kernel of one stage that moves more than the cache holds: several blocks share each multiprocessor, so that the loads
+    of some come while others compute and store. (A map of 4 GB between products takes twice as long in a kernel with them,
+    whose blocks have a multiprocessor each.)"""
+    if stage.crowd == 1 or stage.l2_bytes <= budget.cache_bytes:
+        return math.inf
+    waves = math.ceil(stage.tiles / (budget.workers * stage.crowd))
+    moving = max(stage.dram_bytes / budget.dram_rate, stage.l2_bytes / budget.l2_rate)
+    return stage.first + max(moving, stage.vector / budget.workers, (waves - 1) * stage.first)
 
 
 class _Kernel:

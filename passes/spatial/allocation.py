@@ -41,6 +41,7 @@ class Stage:
         dram_bytes, l2_bytes: of the whole stage.
         posting: seconds that a tile's post takes beyond its writes, as where it waits for atomics; not in separate launches.
         settling: seconds that a block's one post for all its tiles takes so, where every reader waits for the whole stage.
+        crowd: blocks that share a multiprocessor where the stage has a launch for itself.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Stage:
     l2_bytes: float = 0.0
     posting: float = 0.0
     settling: float = 0.0
+    crowd: int = 1
 
     def seconds(self, workers: int) -> float:
         """Time of the stage on so many multiprocessors, if nothing else holds it up."""

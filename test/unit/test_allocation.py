@@ -195,3 +195,18 @@ def test_measured_times_replace_the_models():
     slow = scaled(stage(tiles=264), 50 * US, h200)
     assert slow.seconds(132) == pytest.approx(50 * US) and slow.first / slow.step == pytest.approx(1.5)
     assert scaled(stage(), None, h200) == stage() == scaled(stage(), -1e-6, h200)
+
+
+def test_a_long_stream_has_a_launch_for_itself_where_blocks_share_multiprocessors():
+    alone = Stage("update", 40_000, 5e-6, 4e-6, dram_bytes=4e9, l2_bytes=4.7e9, crowd=4)
+    stages = [Stage("first", 132, 5e-6, 4e-6), alone, Stage("last", 132, 5e-6, 4e-6)]
+    flows = [Flow(0, 1, 1e6, 1e3, True), Flow(1, 2, 1e6, 1e3, True)]
+    found = launches_of(stages, flows, H200)
+    assert found.numbers == (0, 1, 2) and found.seconds < 1.1 * 4e9 / H200.dram_rate + 20e-6
+    # One block each is what its tiles take, whose loads nothing hides; and what fits the cache has tiles enough for that.
+    few = launches_of([stages[0], dataclasses.replace(alone, crowd=1), stages[2]], flows, H200)
+    assert few.seconds > 1.2 * found.seconds
+    short = dataclasses.replace(alone, tiles=264, dram_bytes=2e7, l2_bytes=2e7)
+    assert launches_of([stages[0], short], flows[:1], H200) == launches_of(
+        [stages[0], dataclasses.replace(short, crowd=1)], flows[:1], H200
+    )

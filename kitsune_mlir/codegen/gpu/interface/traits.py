@@ -28,7 +28,9 @@ class Traits:
         weights_ahead: a hand-off hides behind weights that are on their way: "always", after a task of the same engine
             ("successor"), or "never".
         one_block: its block has a multiprocessor for itself, and keeps it busy.
+        crowd: blocks of a map's that share a multiprocessor where no other engine's tasks are in the kernel.
         concurrent: successive tasks that read one tensor and do not wait for each other are planned to run side by side.
+        shares_sums: blocks share the sums of a tile where there are few tiles, and one of them adds up what they have.
         spreads_sums: blocks that share a tile add up a part of its columns each.
         f32_products: products of tf32 numbers that one of f32 numbers takes (3xTF32).
         several_products: it does products one after the other in a stage, which has to pay: there are fewer tiles.
@@ -47,7 +49,9 @@ class Traits:
     loads_ahead: bool = False
     weights_ahead: str = "never"
     one_block: bool = False
+    crowd: int = 1
     concurrent: bool = False
+    shares_sums: bool = False
     spreads_sums: bool = False
     f32_products: int = 1
     several_products: bool = False

@@ -59,7 +59,13 @@ class SimtEngine(Engine):
 
     name: ClassVar[str] = "simt"
     traits: ClassVar[Traits] = Traits(
-        ENGINES["simt"], general=True, keeps_order=True, polls_with_all_threads=True, ends_early=True
+        ENGINES["simt"],
+        general=True,
+        keeps_order=True,
+        polls_with_all_threads=True,
+        ends_early=True,
+        crowd=4,
+        shares_sums=True,
     )
 
     def __init__(self, tuning: Overrides = DEFAULTS):
