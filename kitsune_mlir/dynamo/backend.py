@@ -61,7 +61,14 @@ def compiled_graph(
     from kitsune_mlir.dynamo.kept_graphs import kept_graph
     from kitsune_mlir.dynamo.report import GraphReport
     from kitsune_mlir.dynamo.sharing import SharingGuard
-    from kitsune_mlir.dynamo.torch_api import aot_autograd, min_cut_rematerialization_partition, saved, saving, told_to_dynamo
+    from kitsune_mlir.dynamo.torch_api import (
+        aot_autograd,
+        as_inference,
+        min_cut_rematerialization_partition,
+        saved,
+        saving,
+        told_to_dynamo,
+    )
     from kitsune_mlir.frontend.aten import traced_table
     from kitsune_mlir.frontend.gradients.whole import kept_whole
 
@@ -90,6 +97,8 @@ def compiled_graph(
         except Exception as error:  # there are graphs that AOTAutograd does not take, and eager does
             asked.tell(GraphReport("captured", len(gm.graph.nodes), gave_up=f"AOTAutograd: {type(error).__name__}: {error}"))
             return gm.forward
+    if facts.plain is not None:
+        run = as_inference(facts.plain)
     if not training and not saving() and facts.reports and not any(report.programs for report in facts.reports):
         run = gm.forward  # not what it was taken apart into
     if kept is not None and facts.whole is not None:
@@ -194,7 +203,9 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
             facts.fixed = frozenset(names[n] for n in facts.numbers)
         fixed = [n for n, name in enumerate(names) if name in facts.fixed]
         graphs = asked.graphs.cudagraphs and not saving()
-        plain = kind == "inference" and not is_symbolic(gm) and is_plain_call(asked.inputs)
+        symbolic = is_symbolic(gm)
+        direct = kind == "inference" and not saving() and is_plain_call(asked.inputs)
+        plain = direct and not symbolic
 
         def compile_static(graph: Any, sizes: str = "", same_outputs: bool = True) -> Callable[..., Any]:
             def attempt(graph: Any, compile_part: Callable[..., Any]) -> tuple[Callable[..., Any], GraphReport]:
@@ -236,7 +247,9 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
             facts.reports.append(report)
             asked.tell(report)
 
-        run = Specialized(gm, compile_static, asked.graphs) if is_symbolic(gm) else compile_static(gm)
+        run = Specialized(gm, compile_static, asked.graphs) if symbolic else compile_static(gm)
+        if direct:
+            facts.plain = run
         if saving():
             from kitsune_mlir.dynamo.saved import CompiledGraph
 

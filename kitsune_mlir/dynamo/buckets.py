@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -20,9 +19,9 @@ LARGEST = 1 << 20
 """Sizes that cost nothing are not made larger than this."""
 LITTLE = 1.25
 """By how much a program for larger sizes may be slower, and be compiled in their place."""
-STEPS = 1
-"""Sizes that follow each other, up to which one is taken instead where programs leave out what is behind valid rows: results
-are allocated as long as they may be."""
+MOST_BYTES = 1 << 24
+"""Of inputs and results together, up to which sizes grow where programs leave out what is behind valid rows: results are
+allocated as long as they may be, and memory of more than 32 MiB is given back to the system after each call on the host."""
 
 
 class Buckets:
@@ -35,6 +34,7 @@ class Buckets:
         sizes: to be chosen from, in place of those that grow.
         cost: how long a program for such sizes takes.
         idle: how long it takes to leave out all of such sizes, where a program does that; else it computes them.
+        given: bytes of inputs and results of such sizes.
     """
 
     def __init__(
@@ -45,9 +45,10 @@ class Buckets:
         sizes: Sequence[int] = (),
         cost: Callable[[Mapping[str, int]], float] | None = None,
         idle: Callable[[Mapping[str, int]], float] | None = None,
+        given: Callable[[Mapping[str, int]], int] = lambda sizes: 0,
     ):
         self._weights, self._bounds, self._growth, self._sizes = weights, bounds, growth, sorted(sizes)
-        self._cost, self._idle = cost, idle
+        self._cost, self._idle, self._given = cost, idle, given
         self.known: list[dict[str, int]] = []
 
     def find(self, values: Mapping[str, int]) -> dict[str, int]:
@@ -93,9 +94,11 @@ class Buckets:
             return wanted
         most, found = LITTLE * self._cost(wanted), wanted
         for names in dict.fromkeys((tuple(wanted), *((name,) for name in wanted))):
-            for _ in range(STEPS) if self._idle is not None else itertools.count():
+            while True:
                 larger = {**found, **{name: self._next(name, found[name]) for name in names}}
                 if larger == found or self._price(larger, wanted) > most:
+                    break
+                if self._idle is not None and self._given(larger) > MOST_BYTES:
                     break
                 found = larger
         return found

@@ -38,6 +38,7 @@ class Facts:
         outside: whether it has operators that may do more than compute, which cannot be called just to be timed.
         reports: of its graphs, so far.
         whole: how its program is called, where it is one program and nothing else.
+        plain: what was compiled of it, where AOTAutograd would do nothing but call that; None elsewhere.
     """
 
     written: frozenset[int] | None = frozenset()
@@ -47,6 +48,7 @@ class Facts:
     outside: bool = False
     reports: list[GraphReport] = dataclasses.field(default_factory=list)
     whole: WholeGraph | None = None
+    plain: Callable[..., Any] | None = None
 
     def note(self, timed: Timed) -> None:
         """Keep a choice with the report of the graph, if there is one yet."""

@@ -16,7 +16,8 @@ from kitsune_mlir.frontend.aten import sized_table
 from kitsune_mlir.frontend.rows import Axis, Rows
 from kitsune_mlir.frontend.rows.axes import expression, names_in, plain, size_at, sizes_of
 from kitsune_mlir.frontend.valid_rows import valid_rows
-from kitsune_mlir.sized.padded import PaddedCall, PaddedInput, PaddedResult, Place
+from kitsune_mlir.sized.padded import PaddedCall, PaddedResult, Place
+from kitsune_mlir.sized.padded_input import PaddedInput
 
 __all__ = ["Padded", "Split", "input_sizes", "split"]
 

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from kitsune_mlir.dynamo.report import logger
 from kitsune_mlir.dynamo.torch_api import incompatible_with_cuda_graphs, storage_uses
 from kitsune_mlir.runtime.results import changed
-from kitsune_mlir.runtime.weights import WeightCopy
+from kitsune_mlir.runtime.weights import WeightCopies, WeightCopy
 
 __all__ = ["Recorded", "unrecordable", "written_in"]
 
@@ -114,7 +114,7 @@ class _Recording:
             inputs[n].copy_(args[n])
         self._inputs = [inputs[n] for n in self._moved]
         self._replay, outputs = capture(run, inputs)
-        self._copies = list(copies())
+        self._copies = WeightCopies(list(copies()))
         # An output that is an input is the caller's own.
         numbers = {id(value): n for n, value in enumerate(inputs) if isinstance(value, Tensor)}
         self._same = {at: numbers[id(value)] for at, value in enumerate(outputs) if id(value) in numbers}
@@ -136,8 +136,7 @@ class _Recording:
 
     def replayed(self, args: Sequence[Any], written: Sequence[int]) -> list[Any]:
         """The outputs for inputs."""
-        for copy in self._copies:
-            copy.refresh()
+        self._copies.refresh()
         with torch.no_grad():
             if self._inputs:
                 torch._foreach_copy_(self._inputs, [args[n] for n in self._moved])  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from kitsune_mlir.dynamo.buckets import Buckets
 from kitsune_mlir.dynamo.graph_options import GraphOptions
 from kitsune_mlir.dynamo.padding import Padded, input_sizes, split
 from kitsune_mlir.dynamo.report import logger
-from kitsune_mlir.dynamo.size_cost import cost_of, idle_cost_of
+from kitsune_mlir.dynamo.size_cost import cost_of, given_bytes_of, idle_cost_of
 from kitsune_mlir.dynamo.strides import without_empty_views
 from kitsune_mlir.dynamo.torch_api import bound_of, compiling, every_size_may_change, source_of, traced, tracing_lock
 from kitsune_mlir.frontend.aten import sized_table
@@ -89,14 +89,13 @@ class Specialized:
             reasons = ["an input is a number that is no integer"]
         else:
             self.known.names = tuple(s for s in self._places if self._rows.is_paddable(s))
-        if not every_size_may_change() or len(self.known.names) == 1 or self._options.buckets:
-            self._changing.update(self.known.names)
         self._why = "; ".join(reasons)
+        self._halves = None
         if self.known.names:
             without_empty_views(self._gm.graph)
             self._halves = split(self._gm)
-        else:
-            self._halves = None
+        every = not every_size_may_change() or len(self.known.names) == 1 or self._options.buckets
+        self._changing.update(name for name in self.known.names if every or self._is_rows(name))
 
     def __call__(self, *args: Any) -> Any:
         """The graph's outputs."""
@@ -181,7 +180,7 @@ class Specialized:
         placeholders = self._gm.graph.find_nodes(op="placeholder")
         weights = {name: rows_in(self._rows, name, values) for name in names}  # type: ignore[arg-type]
         bounds = {name: bound for name in names if (bound := bound_of(placeholders, name)) is not None}
-        cost = cost_of(self._gm)
+        cost, given = cost_of(self._gm), given_bytes_of(self._gm)
         asked = self._options.bucket_growth, self._options.buckets
         idle = idle_cost_of(self._gm) if self._leaves_out(names) else None
         return Buckets(
@@ -190,7 +189,14 @@ class Specialized:
             *asked,
             lambda sizes: cost({**values, **sizes}),
             None if idle is None else lambda sizes: idle({**values, **sizes}),
+            lambda sizes: given({**values, **sizes}),
         )
+
+    def _is_rows(self, name: str) -> bool:
+        """Whether a symbol is how many rows all computed results have: a batch, which changes if anything does."""
+        assert self._rows is not None and self._halves is not None
+        axes = [self._rows.axes[node.name] for node in self._halves.given]
+        return bool(axes) and all(each and name in each[0].symbols for each in axes) and self._leaves_out((name,))
 
     def _leaves_out(self, names: Sequence[str]) -> bool:
         """Whether programs need not compute what is behind valid rows: each row is for itself, and stands outermost."""

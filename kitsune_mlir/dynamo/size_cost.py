@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from kitsune_mlir.dynamo.partition import is_view
 from kitsune_mlir.frontend.rows.axes import size_at, sizes_of
 
-__all__ = ["cost_of", "idle_cost_of"]
+__all__ = ["cost_of", "given_bytes_of", "idle_cost_of"]
 
 aten = torch.ops.aten
 
@@ -45,6 +45,18 @@ def idle_cost_of(gm: fx.GraphModule) -> Callable[[Mapping[str, int]], float] | N
         return LEAVING_OUT / FUSED * sum(count * math.ceil(size_at(size, values) / TILE) for size, count in rows.items())
 
     return seconds
+
+
+def given_bytes_of(gm: fx.GraphModule) -> Callable[[Mapping[str, int]], int]:
+    """A function from values of a graph's symbols to the bytes of its inputs and outputs whose sizes they are."""
+    output = next(iter(gm.graph.find_nodes(op="output")))
+    nodes = [*gm.graph.find_nodes(op="placeholder"), *output.all_input_nodes]
+    values = [value for node in nodes for value in tree_leaves(node.meta.get("val")) if isinstance(value, Tensor)]
+    each = Counter[sympy.Expr]()
+    for value in values:
+        count = sympy.Mul(*sizes_of(value))
+        each[count] += value.element_size() if count.free_symbols else 0
+    return lambda values: sum(size_at(count, values) * size for count, size in each.items() if size)
 
 
 def cost_of(gm: fx.GraphModule) -> Callable[[Mapping[str, int]], float]:

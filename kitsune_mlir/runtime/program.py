@@ -21,7 +21,7 @@ from kitsune_mlir.runtime.runner import Runner
 from kitsune_mlir.runtime.signature import Access, Signature, torch_dtype
 from kitsune_mlir.runtime.structure import structure_of
 from kitsune_mlir.runtime.timeline import Timeline
-from kitsune_mlir.runtime.weights import WeightCopy, placed, without_values
+from kitsune_mlir.runtime.weights import WeightCopies, placed, without_values
 
 __all__ = ["Program", "Runner"]
 
@@ -74,7 +74,7 @@ class Program:
         self._dtypes = [torch_dtype(i.dtype) for i in signature.inputs]
         self._result_dtypes = [torch_dtype(dtype) for _, dtype in signature.results]
         self._weight_tensors: list[Any] = []
-        self._copies: list[WeightCopy] = []
+        self._copies = WeightCopies()
         self._overwritten = Overwritten(signature)
         self._counts = True
         self._direct: DirectCall | None = None
@@ -114,8 +114,7 @@ class Program:
             TargetError: the program's target cannot be used on this machine.
         """
         if self._direct is not None and not kwargs:
-            for copy in self._copies:
-                copy.refresh()
+            self._copies.refresh()
             output = self._direct(args)
             if output is not None:
                 return output
@@ -150,7 +149,7 @@ class Program:
     @property
     def direct(self) -> DirectCall | None:
         """The quick way through calls whose arguments are tensors that fit, when no weight has to be copied again."""
-        return None if any(copy.stale for copy in self._copies) else self._direct
+        return None if self._copies.stale else self._direct
 
     @property
     def placed_weights(self) -> Sequence[Any]:
@@ -158,7 +157,7 @@ class Program:
         return self._weight_tensors
 
     @property
-    def copies(self) -> Sequence[WeightCopy]:
+    def copies(self) -> WeightCopies:
         """Weights that are copied or derived, which whoever replays recorded calls keeps in step with their sources."""
         return self._copies
 
@@ -183,8 +182,7 @@ class Program:
         Raises:
             ArgumentError, TargetError: as a call does.
         """
-        for copy in self._copies:
-            copy.refresh()
+        self._copies.refresh()
         direct = self._direct
         if direct is not None and not kwargs and (bound := direct.bind(args)) is not None:
             pointers, results = bound
@@ -204,8 +202,7 @@ class Program:
             for want, dtype in zip(self.signature.inputs, self._dtypes, strict=True)
         ]
         device = inputs[0].device if inputs else torch.device(runner.device)
-        for copy in self._copies:
-            copy.refresh()
+        self._copies.refresh()
         arguments = [*self._weight_tensors, *inputs]
         given: dict[int, Any] = {}
         handed: Sequence[Any] = ()

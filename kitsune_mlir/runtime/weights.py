@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from kitsune_mlir.errors import ArgumentError
@@ -11,7 +12,9 @@ from kitsune_mlir.runtime.derived import evaluate, sources_of
 from kitsune_mlir.runtime.results import in_order
 from kitsune_mlir.runtime.signature import Signature, Weight, torch_dtype
 
-__all__ = ["WeightCopy", "placed", "without_values"]
+__all__ = ["WeightCopies", "WeightCopy", "placed", "without_values"]
+
+_VERSION = attrgetter("_version")
 
 
 @dataclasses.dataclass
@@ -39,7 +42,50 @@ class WeightCopy:
             self.versions = _versions(self.sources)
 
 
-def placed(signature: Signature, weights: Mapping[str, Any], device: str) -> tuple[list[Any], list[WeightCopy]]:
+class WeightCopies(Sequence[WeightCopy]):
+    """All copies that a program has of weights: a call that finds none of their sources changed pays for one comparison.
+
+    Args:
+        copies: each of them.
+    """
+
+    def __init__(self, copies: Sequence[WeightCopy] = ()):
+        self._copies = tuple(copies)
+        counted = [copy for copy in copies if copy.versions is not None]
+        self._uncounted = tuple(copy for copy in copies if copy.versions is None)
+        # By object: a tensor that several are made of is asked once.
+        self._sources = tuple({id(source): source for copy in counted for source in copy.sources}.values())
+        self._versions: list[int] | None = None  # with which all copies that count were in step
+
+    def __getitem__(self, n: Any) -> Any:
+        """A copy."""
+        return self._copies[n]
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+    @property
+    def stale(self) -> bool:
+        """Whether a source of one was changed, or may have been."""
+        if not self._copies or (not self._uncounted and list(map(_VERSION, self._sources)) == self._versions):
+            return False
+        return any(copy.stale for copy in self._copies)
+
+    def refresh(self) -> None:
+        """Copy those again of which a source was changed."""
+        if not self._copies:
+            return
+        versions = list(map(_VERSION, self._sources))
+        if versions != self._versions:
+            for copy in self._copies:
+                copy.refresh()
+            self._versions = versions  # as they were before: what changes meanwhile is found by the next call
+        else:
+            for copy in self._uncounted:
+                copy.refresh()
+
+
+def placed(signature: Signature, weights: Mapping[str, Any], device: str) -> tuple[list[Any], WeightCopies]:
     """Weights on the program's device, as it takes them, in its order; and those among them that are copies.
 
     Args:
@@ -76,7 +122,7 @@ def placed(signature: Signature, weights: Mapping[str, Any], device: str) -> tup
         tensors.append(own)
         if weight.recipe or own.data_ptr() != tensor.data_ptr():
             copies.append(WeightCopy(sources, value, own, _versions(sources)))
-    return tensors, copies
+    return tensors, WeightCopies(copies)
 
 
 def without_values(weights: Mapping[str, Any]) -> str | None:

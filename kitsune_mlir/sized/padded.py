@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,12 +11,13 @@ import torch
 from torch import Tensor
 
 from kitsune_mlir.sized.expressions import Size, size_at
+from kitsune_mlir.sized.padded_input import PaddedInput
 from kitsune_mlir.sized.restride import same_strides, with_strides
 
-__all__ = ["PaddedCall", "PaddedInput", "PaddedResult", "Place", "values_of"]
+__all__ = ["PaddedCall", "PaddedResult", "Place", "values_of"]
 
 MOST_CUTS = 4096
-"""Sets of sizes of which it is held how results are cut, and inputs padded."""
+"""Sets of sizes of which it is held how results are cut."""
 
 Place = tuple[int, int | None, int]
 """Of a symbol: an input's number, its dimension or None for a number itself, and how often the symbol that size is."""
@@ -26,54 +26,6 @@ Place = tuple[int, int | None, int]
 def values_of(places: Mapping[str, Place], args: Sequence[Any]) -> tuple[int, ...]:
     """The values of symbols in a call."""
     return tuple([(args[n] if dim is None else args[n].shape[dim]) // times for n, dim, times in places.values()])
-
-
-@dataclasses.dataclass(frozen=True)
-class PaddedInput:
-    """An input with dimensions that are padded.
-
-    Attributes:
-        size, stride: as the program takes it.
-        kept: buffers of each thread, by stream and device, and views of them as large as what is given.
-    """
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    kept: Any = dataclasses.field(default_factory=threading.local, compare=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PaddedInput, (self.size, self.stride)
-
-    def example(self, arg: Tensor) -> Tensor:
-        """What the program is compiled with."""
-        return torch.empty_strided(self.size, self.stride, dtype=arg.dtype, device=arg.device)
-
-    def __call__(self, arg: Tensor) -> Tensor:
-        """What the program is called with. Elements behind valid ones are zero, or have been valid before."""
-        shape = arg.shape
-        if shape == self.size and arg.stride() == self.stride:
-            return arg
-        place = (torch.cuda.current_stream(arg.device).cuda_stream, arg.device) if arg.is_cuda else None
-        buffers = self.kept.__dict__
-        part = buffers.get((place, shape))
-        if part is None:
-            part = self._part(arg, place, buffers)
-        part.copy_(arg)
-        return buffers[place]
-
-    def _part(self, arg: Tensor, place: Any, buffers: dict[Any, Tensor]) -> Tensor:
-        """Where elements of an input of this shape lie in the program's."""
-        whole = buffers.get(place)
-        if whole is None:
-            whole = torch.zeros(self.size, dtype=arg.dtype, device=arg.device).as_strided(self.size, self.stride)
-        part = whole
-        for dim, n in enumerate(arg.shape):
-            if n != self.size[dim]:
-                part = part.narrow(dim, 0, n)
-        if len(buffers) > MOST_CUTS:
-            buffers.clear()
-        buffers[place], buffers[place, arg.shape] = whole, part
-        return part
 
 
 @dataclasses.dataclass(frozen=True)

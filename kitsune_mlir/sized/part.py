@@ -24,6 +24,8 @@ __all__ = ["Part"]
 
 Made = tuple[Sequence[int], Sequence[int], Sequence[int] | None]
 
+_POINTER = Tensor.data_ptr
+
 MOST_WEIGHTS = 64
 """Models of one class whose weights are held as one program wants them; those of the model called longest ago are let go."""
 
@@ -72,7 +74,7 @@ class Part(torch.nn.Module):
         if self._weights:
             weights = self._take_weights(args)
             # Not whether they are the same objects: `parameter.data = other` changes what one is.
-            pointers = [weight.data_ptr() for weight in weights]
+            pointers = list(map(_POINTER, weights))
             known, program = self._last
             if pointers != known:
                 program = self._bind(weights, pointers)

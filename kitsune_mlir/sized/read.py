@@ -17,7 +17,8 @@ from kitsune_mlir.runtime.packed import unpacked
 from kitsune_mlir.runtime.plain import record
 from kitsune_mlir.runtime.structure import structure_of
 from kitsune_mlir.sized.known import Known, exact_key
-from kitsune_mlir.sized.padded import PaddedCall, PaddedInput
+from kitsune_mlir.sized.padded import PaddedCall
+from kitsune_mlir.sized.padded_input import PaddedInput
 from kitsune_mlir.sized.part import Part
 from kitsune_mlir.sized.program import Compiled, SizedProgram
 from kitsune_mlir.sized.replay import Replay

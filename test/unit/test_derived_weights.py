@@ -16,6 +16,7 @@ from bench.sweeps import Function
 from kitsune_mlir.errors import ArgumentError, PackageError
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.runtime.derived import check_recipe, evaluate, sources_of
+from kitsune_mlir.runtime.weights import WeightCopies, WeightCopy
 from test.programs.packages import altered, edited, loaded
 
 
@@ -235,3 +236,52 @@ def test_functions_have_none():
 
 def test_a_dtype_may_be_the_only_keyword():
     check_recipe(json.dumps([["aten.full.default", [[2, 3], 0], {"dtype": {"dtype": "bf16"}}]]), set().__contains__)
+
+
+def test_copies_are_looked_at_together():
+    """One comparison where nothing was changed; else those alone are made again of which a source was."""
+    made = []
+    sources = [torch.ones(2), torch.ones(2), torch.ones(2)]
+
+    def copy(*numbers):
+        own = [sources[n] for n in numbers]
+
+        def value():
+            made.append(numbers)
+            return sum(own)
+
+        return WeightCopy(own, value, torch.zeros(2), [source._version for source in own])
+
+    copies = WeightCopies([copy(0), copy(0, 1), copy(2)])
+    assert len(copies) == 3 and not copies.stale
+    copies.refresh()
+    assert not made and not copies.stale
+    sources[1].add_(1)
+    assert copies.stale
+    copies.refresh()
+    assert made == [(0, 1)] and not copies.stale and copies[1].placed.tolist() == [3.0, 3.0]
+    copies.refresh()
+    assert made == [(0, 1)]
+    sources[2].add_(1)
+    copies[2].refresh()  # by somebody else
+    copies.refresh()
+    assert made == [(0, 1), (2,)] and not copies.stale
+
+
+def test_copies_of_inference_tensors_are_made_at_every_call():
+    with torch.inference_mode():
+        source = torch.ones(2)
+    made = []
+    counted = torch.ones(2)
+    copies = WeightCopies(
+        [
+            WeightCopy([source], lambda: made.append("source") or source, torch.zeros(2), None),
+            WeightCopy([counted], lambda: made.append("counted") or counted, torch.zeros(2), [counted._version]),
+        ]
+    )
+    copies.refresh()
+    copies.refresh()
+    assert made == ["source", "source"] and copies.stale
+    counted.add_(1)
+    copies.refresh()
+    assert made.count("counted") == 1

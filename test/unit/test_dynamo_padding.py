@@ -54,7 +54,7 @@ class Watched:
         def call(*args):
             for program in run.known.larger.values():
                 for value in program.inputs.values():
-                    for buffer in value.kept.__dict__.values():
+                    for buffer in value.buffers():
                         if buffer.is_floating_point():
                             buffer.fill_(float("nan"))
             return run(*args)
@@ -290,6 +290,31 @@ def test_few_programs():
     assert len(backend.made) <= 3, backend.made
 
 
+def test_a_batch_is_padded_at_once():
+    """With `dynamic=True` other sizes are taken for what they are until they have changed; rows of all results are not."""
+    torch._dynamo.reset()
+    backend = Watched()
+
+    def function(x):
+        return torch.softmax(torch.relu(x @ W), 1)
+
+    compiled = torch.compile(function, backend=backend, dynamic=True)
+    for n in (50, 9, 60):  # sizes that are equal in the first call are one to PyTorch
+        same(compiled(x := R(n, 6, 7)), function(x))
+    assert len(backend.made) == 1 and "size()[0] ≤" in backend.made[0] and "size()[1] = 6" in backend.made[0]
+    same(compiled(x := R(9, 8, 7)), function(x))
+    assert len(backend.made) == 2 and "size()[1] ≤" in backend.made[1]
+    torch._dynamo.reset()
+    backend = Watched()
+
+    def apart(x, y):
+        return torch.softmax(x, 0).sum(1) + y.sum()
+
+    compiled = torch.compile(apart, backend=backend, dynamic=True)
+    same(compiled(x := R(9, 7), y := R(4)), apart(x, y))  # no result has rows of y
+    assert len(backend.made) == 1 and "only" in backend.made[0]
+
+
 def test_zero_and_one_rows():
     torch._dynamo.reset()
     compiled = torch.compile(FUNCTIONS["several"], backend=Watched(), dynamic=True)
@@ -342,8 +367,8 @@ def test_buckets_of_sizes_that_grow_together():
 def test_buckets_of_programs_that_leave_rows_out():
     """One for few rows, one for all others: tiles of the large one are too large for few, what is left out takes little."""
     cost, idle = (lambda sizes: 1e-4 + 1e-5 * sizes["n"]), (lambda sizes: 1e-9 * sizes["n"])
-    one = Buckets({}, {}, 8.0, cost=cost, idle=idle)
-    assert [one.find({"n": n})["n"] for n in (4000, 3, 8, 9, 70, 4096, 5)] == [32768, 8, 8, 32768, 32768, 32768, 8]
+    one = Buckets({}, {}, 8.0, cost=cost, idle=idle, given=lambda sizes: 512 * sizes["n"])
+    assert [one.find({"n": n})["n"] for n in (70, 3, 8, 9, 4000, 4096, 5)] == [32768, 8, 8, 32768, 32768, 32768, 8]
     dear = Buckets({}, {}, 8.0, cost=cost, idle=lambda sizes: 1.0)
     assert [dear.find({"n": n})["n"] for n in (4000, 3, 70)] == [4096, 8, 512]
 
