@@ -8,7 +8,7 @@
     python -m test.numerics.random_models --first 123 --seeds 1 --target host --shrink    # prints the model that fails
 
 `--json FILE` records the seeds, and by family how many models were right, refused and failed; with `--resume` FILE's seeds are
-left out. A model comes out right (`compare.beside_eager`) or is refused by a `KitsuneError` that names what is not supported
+left out. Its `runs` say where and when, and with which commit. A model comes out right (`compare.beside_eager`) or is refused by a `KitsuneError` that names what is not supported
 (an `UnsupportedError` or a `FrontendError`); anything else, a `CompileError` included, is a failure. A process of its own
 compiles models, and is replaced where one crashes it.
 """
@@ -31,6 +31,7 @@ from typing import Any
 import torch
 
 import kitsune_mlir
+from bench.host import environment
 from bench.worker import Worker
 from kitsune_mlir.errors import FrontendError, PerformanceWarning, UnsupportedError
 from test.gpu.unassembled import unassembled
@@ -160,6 +161,8 @@ def main() -> int:
         record = json.loads(given.json.read_text())
     record["command"] = " ".join(("python -m test.numerics.random_models", *words))
     seeds = range(given.first, given.first + given.seeds * given.step, given.step)
+    if given.json is not None:
+        record.setdefault("runs", []).append({"environment": environment(), "seeds": [given.first, seeds[-1], given.step]})
     worker = Worker([sys.executable, "-u", "-m", "test.numerics.random_models", "--work", *words])
     for number, seed in enumerate(seed for seed in seeds if str(seed) not in record["answers"]):
         if number % CHUNK == 0:
