@@ -161,13 +161,16 @@ class CudaExecutor:
             ArgumentError: the number of pointers is wrong, or one that is read by TMA is not aligned to 16 bytes.
             KitsuneError: the driver rejects the launch.
         """
-        wanted = tuple(pointers)
-        if len(wanted) != self._pointer_count:
-            raise self._miscounted(wanted)
-        state = self._state_now(stream)
+        self.run_with(tuple(pointers), self.calm_state(stream), stream)
+
+    def run_with(self, pointers: tuple[int, ...], state: _State | None, stream: int) -> None:
+        """As `run`, with what `calm_state` has said of the stream."""
+        if len(pointers) != self._pointer_count:
+            raise self._miscounted(pointers)
+        state = self._stated(stream) if state is None else state
         with state.lock:
-            if wanted != state.pointers:
-                self._fill(state, wanted)
+            if pointers is not state.pointers and pointers != state.pointers:
+                self._fill(state, pointers)
             if self._launch(state.config.address, self._handle, state.table_address, None):
                 self._launch_again(state)
 
@@ -175,13 +178,20 @@ class CudaExecutor:
         kernel, wanted = self.manifest.kernel, self._pointer_count
         return ArgumentError(f"kernel '{kernel}' takes {wanted} pointers (inputs, then results), got {len(pointers)}")
 
-    def _state_now(self, stream: int) -> _State:
-        """The state of a launch on a stream."""
+    def calm_state(self, stream: int) -> _State | None:
+        """The state of a launch on a stream; None where there is none yet, or a graph is being captured."""
         state = self._states.get(stream)
         if state is None or self._is_capturing(stream, state.capturing_address) or state.capturing.value:
-            with self.device.current():
-                state = self._state(stream)
+            return None
         return state
+
+    def kept_state(self, stream: int) -> _State | None:
+        """As `calm_state`, of a stream that is known not to be captured."""
+        return self._states.get(stream)
+
+    def _stated(self, stream: int) -> _State:
+        with self.device.current():
+            return self._state(stream)
 
     def _launch_again(self, state: _State) -> None:
         """What a launch needs is looked at when one fails: this thread may have no context yet, or another device's."""

@@ -71,7 +71,7 @@ class CudaRequests(CudaExecutor):
                 raise self._miscounted(pointers)
         if not rows:
             return
-        state = self._state_now(stream)
+        state = self.calm_state(stream) or self._stated(stream)
         with state.lock:
             if state.requests is None:
                 state.requests = self._new_table(stream)

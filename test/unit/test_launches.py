@@ -11,7 +11,7 @@ import kitsune_mlir
 from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches, launches_of
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.attribute_table import PDL_PRIMARY, PDL_SECONDARY
-from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.errors import ArgumentError, KitsuneError
 from kitsune_mlir.runtime import launch
 from kitsune_mlir.runtime.cuda_runner import CudaRunner
 from kitsune_mlir.runtime.cuda_sequence import CudaSequence
@@ -138,6 +138,7 @@ def test_other_engines_wait_before_everything():
 
 FIRST = dataclasses.replace(MANIFEST, kernel="first")
 SECOND = dataclasses.replace(MANIFEST, kernel="second", tiles=40, follows=True)
+SIMPLE = dataclasses.replace(MANIFEST, kernel="simple")
 
 
 def test_kernels_share_an_arena_and_are_launched_in_order(fake):  # noqa: F811
@@ -158,6 +159,26 @@ def test_kernels_share_an_arena_and_are_launched_in_order(fake):  # noqa: F811
     assert first[3] == second[3] and first[4] != second[4]  # one arena, two workspaces
     assert ids == [[2], [2, 6]]
     assert fake.allocated.count(MANIFEST.arena_bytes) == 1
+    sequence.close()
+
+
+def test_kernels_of_a_program_are_asked_for_nothing_twice(fake):  # noqa: F811
+    """One question whether the stream is captured, and each kernel has the pointers of its call, whatever was before."""
+    asked = []
+    sequence = CudaSequence([(SIMPLE, b""), (dataclasses.replace(SIMPLE, kernel="second"), b"")])
+    for executor in sequence.executors:
+        executor._is_capturing = lambda *given: asked.append(given) or fake.is_capturing(*given)
+    for n in range(4):
+        sequence.run([0x1000 + n // 2, 0x2000, 0x3000], 5)
+    assert len(asked) == 3  # there is no state at first
+    assert [launch[4][0] for launch in fake.launches] == [0x1000] * 4 + [0x1001] * 4
+    sequence.executors[1].run([7, 0x2000, 0x3000], 5)  # by itself
+    sequence.run([0x1001, 0x2000, 0x3000], 5)
+    assert [launch[4][0] for launch in fake.launches[8:]] == [7, 0x1001, 0x1001]
+    sequence.run([0x1001, 0x2000, 0x3000], 6)
+    assert [launch[3] for launch in fake.launches[-2:]] == [6, 6]
+    with pytest.raises(ArgumentError, match="takes 3 pointers"):
+        sequence.run([1, 2], 5)
     sequence.close()
 
 
