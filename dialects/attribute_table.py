@@ -34,6 +34,7 @@ VALID_ROWS, LIVE, COUNTED = "kitsune.valid_rows", "kitsune.live_tiles", "kitsune
 HALO, IN_PLACE, NO_FUSION = "kitsune.halo", "kitsune.in_place", "kitsune.no_fusion"
 ATTENTION, PAIRS, PARTIAL, COMBINE = "kitsune.attention", "kitsune.pairs", "kitsune.partial", "kitsune.combine"
 NAME, KIND, PADDED = "kitsune.name", "kitsune.kind", "kitsune.padded_shape"
+SIDE_BY_SIDE = "kitsune.side_by_side"
 CALLER_ORDER, ORDER = "kitsune.caller_dim_order", "kitsune.dim_order"
 NEUTRAL = "kitsune.neutral"
 PDL_SECONDARY, PDL_PRIMARY = "kitsune.pdl_secondary", "kitsune.pdl_primary"
@@ -180,7 +181,11 @@ ATTRIBUTES = (
         "For each task of which a call may leave out tiles: the word of the control block that says how many, the length of "
         "the grid along the dimension from whose end they are left out, how many counts decide, and for each count its "
         "argument and a threshold for each place: it matters where the count is more.", -1),
-    AttributeSpec(PADDED, (ARGUMENT,), "array<i64: ...>", "`kitsune-pad-sums`", "the calling convention",
+    AttributeSpec(SIDE_BY_SIDE, (ARGUMENT,), "array<i64: ...>", "`kitsune-channels-last`", "the calling convention",
+        "Rows of a group of a grouped convolution's weight, and how many groups the program takes as one, of the padded shape: "
+        "the channels of a group lie behind those of the groups before it, beside zeros.", 1),
+    AttributeSpec(PADDED, (ARGUMENT,), "array<i64: ...>", "`kitsune-pad-sums`, `kitsune-channels-last`",
+        "the calling convention",
         "Extents with which the program takes a weight: what the caller's has not is zeros at the end of dimensions.", 1),
     AttributeSpec(NEUTRAL, ("tm_tensor.scan",), "a number", "the importer", CODE,
         "What changes nothing, of a scan whose body is more than one operation."),

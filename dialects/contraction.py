@@ -100,14 +100,20 @@ class ConvDims:
 
         out[pixel.., channel] += image[pixel*stride + tap*dilation.., channel] * weight[tap.., channel]
 
+    or, where the image's channels are in groups, each of which has a weight of its own,
+
+        out[pixel.., group, feature] += image[pixel*stride + tap*dilation.., group, channel]
+                                        * weight[group, feature, tap.., channel]
+
     The result's dimensions may have any order.
 
     Attributes:
-        pixels: a loop for each dimension of the image but the channels (batch, rows, columns, ...).
+        pixels: a loop for each dimension of the image but the channels (batch, rows, columns, ..., group).
         strides: of each of them, in elements of the image.
         taps: the loop of the weight along each; None where there is none (a batch).
         dilations: from one tap to the next; 1 where there is none.
         features, channels: the loops of the result's and of the image's channels.
+        group: which of `pixels` is the group; None where there is one weight.
     """
 
     pixels: tuple[int, ...]
@@ -116,6 +122,7 @@ class ConvDims:
     dilations: tuple[int, ...]
     features: int
     channels: int
+    group: int | None = None
 
     @property
     def depthwise(self) -> bool:
@@ -127,7 +134,7 @@ def conv_dims(op: ir.Operation) -> ConvDims:
     """A product of two inputs (image, weight) as a convolution; one without taps and strides is one, too.
 
     Raises:
-        MatchFailure: it is none with channels innermost, or has groups of more than one channel.
+        MatchFailure: it is none with channels innermost.
     """
     image, weight, out = affine_maps(op)
     walked, outs = plain_loops(weight), plain_loops(out)
@@ -136,8 +143,12 @@ def conv_dims(op: ir.Operation) -> ConvDims:
     kinds = iterator_kinds(op)
     channels = walked[-1]
     depthwise = kinds[channels] == "parallel"  # type: ignore[index]
-    features, taps = (channels, walked[:-1]) if depthwise else (walked[0], walked[1:-1])
     *pixels, last = (terms_of(index) for index in image.results)
+    group = next((n for n, terms in enumerate(pixels) if not depthwise and terms == {walked[0]: 1}), None)
+    if group is not None and len(walked) < 3:
+        raise MatchFailure("each group has one feature")
+    first = 0 if group is None else 1
+    features, taps = (channels, walked[:-1]) if depthwise else (walked[first], walked[first + 1 : -1])
     if last != {channels: 1} or features not in outs:
         raise MatchFailure("the channels are not the innermost dimension of image and weight")
     found: list[tuple[int, int, int | None, int]] = []
@@ -153,7 +164,7 @@ def conv_dims(op: ir.Operation) -> ConvDims:
     if features in [loop for loop, *_ in found]:
         raise MatchFailure("the weight differs from pixel to pixel")
     loops, strides, seen, dilations = zip(*found, strict=True) if found else ((), (), (), ())
-    return ConvDims(loops, strides, seen, dilations, features, channels)  # type: ignore[arg-type]
+    return ConvDims(loops, strides, seen, dilations, features, channels, group)  # type: ignore[arg-type]
 
 
 def operand_bytes(op: ir.Operation) -> int:

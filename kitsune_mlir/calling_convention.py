@@ -8,7 +8,7 @@ from typing import Any
 from torch_mlir import ir
 from torch_mlir.dialects.builtin import ModuleOp
 
-from kitsune_mlir.dialects.attribute_table import ORDER, PADDED
+from kitsune_mlir.dialects.attribute_table import ORDER, PADDED, SIDE_BY_SIDE
 from kitsune_mlir.dialects.tile_reader import TileProgram
 from kitsune_mlir.dialects.touched_ranges import touched_ranges
 from kitsune_mlir.frontend import ImportedModel
@@ -20,9 +20,10 @@ __all__ = ["memory_layouts", "signature_of"]
 Numbers = dict[int, tuple[int, ...]]
 
 
-def memory_layouts(module: ModuleOp, name: str) -> tuple[Numbers, Numbers, Numbers]:
+def memory_layouts(module: ModuleOp, name: str) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """By number, arguments whose dimensions do not lie in memory in their own order, and how they do; arguments that the
-    program takes with more zeros at the end of dimensions, and their extents then; results in another order."""
+    program takes with more zeros, and their extents then; those of them with groups side by side, rows of a group and how
+    many; results in another order."""
     function = next(op for op in module.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == name)
 
     def read(kind: str, attribute: str = ORDER) -> Numbers:
@@ -30,16 +31,21 @@ def memory_layouts(module: ModuleOp, name: str) -> tuple[Numbers, Numbers, Numbe
         described = {n: ir.DictAttr(attributes) for n, attributes in enumerate(each)}
         return {n: tuple(ir.DenseI64ArrayAttr(a[attribute])) for n, a in described.items() if attribute in a}
 
-    return read("arg_attrs"), read("arg_attrs", PADDED), read("res_attrs")
+    return read("arg_attrs"), read("arg_attrs", PADDED), read("arg_attrs", SIDE_BY_SIDE), read("res_attrs")
 
 
 def signature_of(
-    imported: ImportedModel, arguments: Numbers, wide: Numbers, results: Numbers, tiles: ir.Operation | None = None
+    imported: ImportedModel,
+    arguments: Numbers,
+    wide: Numbers,
+    beside: Numbers,
+    results: Numbers,
+    tiles: ir.Operation | None = None,
 ) -> Signature:
     """The calling convention of an imported model as plain data.
 
     Args:
-        arguments, wide, results: as `memory_layouts` gives them.
+        arguments, wide, beside, results: as `memory_layouts` gives them.
         tiles: the tile program that is called; None for a model that only hands arguments and constants back.
     """
     overwrites = TileProgram(tiles).overwrites if tiles is not None else ()
@@ -47,7 +53,9 @@ def signature_of(
     numbered = list(enumerate(imported.arguments))
     return Signature(
         tuple(
-            Weight(a.name, a.kind, tuple(a.shape), a.dtype, arguments.get(n, ()), wide.get(n, ()), a.recipe)
+            Weight(
+                *(a.name, a.kind, tuple(a.shape), a.dtype, arguments.get(n, ()), wide.get(n, ()), a.recipe), beside.get(n, ())
+            )
             for n, a in numbered
             if a.kind != "input"
         ),

@@ -1,5 +1,6 @@
 """`kitsune-channels-last`: convolutions for tensor cores read and write images with the channels innermost."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,12 +9,13 @@ from torch_mlir.dialects import linalg, tensor
 
 from kitsune_mlir.dialects.access import affine_maps, shape_of, static_ints
 from kitsune_mlir.dialects.attribute_table import CALLER_ORDER, ORDER
+from kitsune_mlir.dialects.iteration import is_reshape
 from kitsune_mlir.dialects.products import defining_op, fills_zero
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.layouts.argument_orders import attributes_of, is_weight, result_attributes, set_attribute, settle_type
 from kitsune_mlir.passes.layouts.by_index import block_diagonal, padded_by_index
-from kitsune_mlir.passes.layouts.groups import image_of, is_grouped, joined_groups
+from kitsune_mlir.passes.layouts.groups import by_group, image_of, is_grouped, joined_groups, parted, side_by_side
 from kitsune_mlir.passes.layouts.images import (
     channels_of,
     is_convolution,
@@ -21,18 +23,17 @@ from kitsune_mlir.passes.layouts.images import (
     is_element_wise,
     is_image,
 )
+from kitsune_mlir.passes.layouts.nhwc import FIRST, LAST, like, rebuilt, renamed, summed, zero_of
+from kitsune_mlir.passes.layouts.pads import padded, padding_value
 from kitsune_mlir.passes.layouts.permute import permuted, transposed
+from kitsune_mlir.passes.layouts.weight_places import line_order, take_side_by_side
 
 from .base import Pass
 from .remarks import remark
 
-LAST = (0, 2, 3, 1)  # dimension i of the channels-last form is dimension LAST[i] of the usual one
-FIRST = (0, 3, 1, 2)  # the inverse
 TAPS_FIRST = (2, 3, 0, 1)  # of a depthwise convolution's weight: its channels innermost
 POOLINGS = ("linalg.pooling_nchw_max", "linalg.pooling_nchw_sum")
 COLUMNS = 2  # the last dimension but the channels
-
-PARALLEL = "#linalg.iterator_type<parallel>"
 
 
 class _Rewriter:
@@ -44,7 +45,8 @@ class _Rewriter:
         self.twins: dict[ir.Value, ir.Value] = {}
         self.borrowed: set[ir.Value] = set()  # values whose twin is a transposed copy
         self.widened: dict[ir.Value, ir.Value] = {}
-        self.orders: dict[ir.Value, tuple[int, ...]] = {}  # of twins that are not `LAST`
+        self.orders: dict[ir.Value, Sequence[int]] = {}  # of twins that are not `LAST`
+        self.joined: list[tuple[ir.Value, int, int]] = []  # weights with groups side by side, rows of a group, how many
 
     def run(self) -> None:
         operations = [o.operation for o in self.block.operations]
@@ -114,12 +116,24 @@ class _Rewriter:
         if maker is None:
             with ir.InsertionPoint.at_block_begin(self.block):
                 made = transposed(value, LAST)
+        elif (line := line_order(self.function, maker, LAST)) is not None and maker.operands[0] not in self.twins:
+            made = self._line(maker, *line)
         elif maker.name in ("tensor.empty", "linalg.fill"):
-            made = _like(maker)
+            made = like(maker)
         else:
             with ir.InsertionPoint.after(maker):
                 made = transposed(value, LAST)
         return made
+
+    def _line(self, expand: ir.Operation, order: list[int], parts: list[list[int]]) -> ir.Value:
+        """The channels-last form of a weight along one dimension, seen as one of two after it is transposed."""
+        argument = expand.operands[0]
+        with ir.InsertionPoint.at_block_begin(self.block):
+            turned = self._borrow(argument, transposed(argument, order))
+            self.orders[argument] = order
+        shape, element = permuted(shape_of(expand.results[0]), LAST), ir.ShapedType(turned.type).element_type
+        with ir.InsertionPoint.after(turned.owner):
+            return tensor.expand_shape(ir.RankedTensorType.get(shape, element), turned, parts, [], shape)
 
     def _wide_twin(self, value: ir.Value) -> ir.Value:
         """The channels-last form with zeros as further channels, up to a number that TMA can step over."""
@@ -142,7 +156,7 @@ class _Rewriter:
         """A channels-last image with columns of zeros before and after, and channels of zeros after its own."""
         maker = defining_op(value)
         with ir.InsertionPoint.at_block_begin(self.block) if maker is None else ir.InsertionPoint.after(maker):
-            zero = _zero(ir.ShapedType(value.type).element_type)
+            zero = zero_of(ir.ShapedType(value.type).element_type)
             return padded_by_index(value, [0, 0, columns[0], 0], [0, 0, columns[1], channels], zero)
 
     def _padded(self, pad: ir.Operation, source: ir.Value, dims: tuple[int, ...] = (0, 1, 2, 3)) -> ir.Value:
@@ -170,19 +184,44 @@ class _Rewriter:
     # --- operations ----------------------------------------------------------------------------------------------------
 
     def _grouped(self, collapse: ir.Operation, op: ir.Operation) -> None:
-        """Few groups: one convolution whose weight has zeros between the groups."""
+        """Groups, as many of them side by side as tensor cores would multiply anyway: their weight has zeros between them."""
         image, weight = image_of(op.operands[0]), image_of(op.operands[1], weight=True)
         maker = op.operands[2].owner.operation
         start = maker.operands[0] if maker.name == "tensor.expand_shape" else op.operands[2]
-        narrow = self._twin(weight)
-        with ir.InsertionPoint.at_block_begin(self.block) if defining_op(narrow) is None else ir.InsertionPoint(op):
-            dense = block_diagonal(narrow, shape_of(op.operands[1])[0])
-        self._convolution(collapse, op, linalg.conv_2d_nhwc_fhwc, self._twin(image), dense, start)
+        groups, rows = shape_of(op.operands[1])[:2]
+        count = side_by_side(op)
+        assert count is not None
+        dense = self._twin(weight)
+        if count > 1:
+            maker = defining_op(dense)
+            with ir.InsertionPoint.at_block_begin(self.block) if maker is None else ir.InsertionPoint.after(maker):
+                dense = block_diagonal(dense, count, rows)
+            self.joined.append((dense, rows, count))
+        if count == groups:
+            self._convolution(collapse, op, linalg.conv_2d_nhwc_fhwc, self._twin(image), dense, start)
+        else:
+            with ir.InsertionPoint(op):
+                dense = parted(dense, 0, groups // count)
+            self._convolution(collapse, op, by_group, self._parted_twin(image, groups // count), dense, start)
         parts = [value.owner.operation for value in list(op.operands)[:2]]
         op.erase()
         for part in parts:
             if not list(part.results[0].uses):
                 part.erase()
+
+    def _parted_twin(self, value: ir.Value, groups: int) -> ir.Value:
+        """The channels-last form of an image with its channels in so many groups."""
+        pad = defining_op(value)
+        if pad is not None and pad.name == "tensor.pad" and len(pad.operands) == 1:
+            low, high = (permuted(static_ints(pad, f"static_{end}"), LAST) for end in ("low", "high"))
+            if not low[3] and not high[3]:
+                source = self._parted_twin(pad.operands[0], groups)
+                with ir.InsertionPoint.after(pad), pad.location:
+                    return padded(source, [*low[:3], 0, 0], [*high[:3], 0, 0], padding_value(pad))
+        source = self._twin(value)
+        maker = defining_op(source)
+        with ir.InsertionPoint.at_block_begin(self.block) if maker is None else ir.InsertionPoint.after(maker):
+            return parted(source, 3, groups)
 
     def _taps_first(self, collapse: ir.Operation) -> ir.Value:
         """Taps by channels, of a depthwise convolution's weight that is channels by 1 by taps and loses the 1."""
@@ -205,11 +244,11 @@ class _Rewriter:
         keep = {name: named.attributes[name] for name in ("strides", "dilations")}
         with ir.InsertionPoint(op):
             empty = tensor.empty(permuted(shape_of(op.results[0]), LAST), ir.F32Type.get())
-            zeros = linalg.fill(_zero(ir.F32Type.get()), outs=[empty])
+            zeros = linalg.fill(zero_of(ir.F32Type.get()), outs=[empty])
             made = builder(images, weights, outs=[zeros], **keep)
             addend = self._addend(start)
             if addend is not None:
-                made = _sum(made, *addend)
+                made = summed(made, *addend)
         remark(op, "images with channels innermost")
         self._replace(op, [made])
 
@@ -247,8 +286,8 @@ class _Rewriter:
             results = list(maps[number].results)
             if is_image(value) and (self._native(value) or maps[number] == ir.AffineMap.get_identity(4)):
                 operands[number], results = self._twin(value), permuted(results, LAST)
-            maps[number] = ir.AffineMap.get(4, 0, [_renamed(result) for result in results])
-        self._replace(op, list(_rebuilt(op, operands, maps, [value.type for value in operands[-len(op.results) :]]).results))
+            maps[number] = ir.AffineMap.get(4, 0, [renamed(result) for result in results])
+        self._replace(op, list(rebuilt(op, operands, maps, [value.type for value in operands[-len(op.results) :]]).results))
 
     def _read_native(self, op: ir.Operation) -> None:
         """Read the channels-last forms by permuted maps, where the op itself stays as it is."""
@@ -257,7 +296,7 @@ class _Rewriter:
             if is_image(value) and self._native(value):
                 operands[number] = self._twin(value)
                 maps[number] = ir.AffineMap.get(maps[number].n_dims, 0, permuted(list(maps[number].results), LAST))
-        new = _rebuilt(op, operands, maps, [result.type for result in op.results])
+        new = rebuilt(op, operands, maps, [result.type for result in op.results])
         for old, made in zip(op.results, new.results, strict=True):
             old.replace_all_uses_with(made)
         op.erase()
@@ -288,16 +327,21 @@ class _Rewriter:
     def _order_weights(self) -> None:
         """Weights that are only read with the channels innermost are taken so: the runtime lays them out once."""
         for number, argument in enumerate(self.block.arguments):
-            users = [use.owner.operation for use in argument.uses]
-            if not is_weight(self.function, number) or not users:
+            if not is_weight(self.function, number):
                 continue
+            for user in [use.owner.operation for use in argument.uses]:
+                if is_reshape(user) and not list(user.results[0].uses):
+                    user.erase()
+            users = [use.owner.operation for use in argument.uses]
             twin = self.twins.get(argument)
-            if twin is None or any(user.results[0] != twin for user in users if user.results):
+            if twin is None or not users or any(user.results[0] != twin for user in users if user.results):
                 continue
             argument.set_type(twin.type)
             twin.replace_all_uses_with(argument)
             users[0].erase()
             set_attribute(self.function, number, ORDER, self.orders.get(argument, LAST))
+        for dense, rows, count in self.joined:
+            take_side_by_side(self.function, dense, rows, count)
 
     def _order_results(self) -> None:
         """Where an input is channels last, so are the results that are computed so."""
@@ -315,65 +359,9 @@ class _Rewriter:
         self.function.attributes["res_attrs"] = ir.ArrayAttr.get(attributes)
 
 
-def _renamed(expression: ir.AffineExpr) -> ir.AffineExpr:
-    """An index of a tensor in terms of loops in the order LAST."""
-    if isinstance(expression, ir.AffineDimExpr):
-        return ir.AffineDimExpr.get(LAST.index(expression.position))
-    names = [ir.AffineDimExpr.get(LAST.index(d)) for d in range(4)]
-    return expression.compose(ir.AffineMap.get(4, 0, names))
-
-
-def _rebuilt(op: ir.Operation, operands, maps, types) -> ir.Operation:
-    """A linalg.generic with other operands and maps and the same body, before `op`."""
-    with ir.InsertionPoint(op):
-        copy = op.clone().operation
-    for number, value in enumerate(operands):
-        copy.operands[number] = value
-    for result, type_ in zip(copy.results, types, strict=True):
-        result.set_type(type_)
-    copy.attributes["indexing_maps"] = ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps])
-    return copy
-
-
-def _like(maker: ir.Operation) -> ir.Value:
-    """An empty or constant-filled tensor in channels-last form."""
-    result = maker.results[0]
-    with ir.InsertionPoint.after(maker), maker.location:
-        empty = tensor.empty(permuted(shape_of(result), LAST), ir.ShapedType(result.type).element_type)
-        return empty if maker.name == "tensor.empty" else linalg.fill(maker.operands[0], outs=[empty])
-
-
-def _zero(element: ir.Type) -> ir.Value:
-    attributes = {"value": ir.FloatAttr.get(element, 0.0)}
-    return ir.Operation.create("arith.constant", [element], attributes=attributes).results[0]
-
-
-def _sum(value: ir.Value, addend: ir.Value, map_: ir.AffineMap) -> ir.Value:
-    """value + addend, where `map_` says which loops of the four walk the addend."""
-    identity = ir.AffineMap.get_identity(4)
-    empty = tensor.empty(shape_of(value), ir.F32Type.get())
-    op = ir.Operation.create(
-        "linalg.generic",
-        [value.type],
-        [value, addend, empty],
-        {
-            "indexing_maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in (identity, map_, identity)]),
-            "iterator_types": ir.ArrayAttr.get([ir.Attribute.parse(PARALLEL)] * 4),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([2, 1]),
-        },
-        regions=1,
-    )
-    f32 = ir.F32Type.get()
-    block = op.regions[0].blocks.append(f32, f32, f32, arg_locs=[ir.Location.current] * 3)
-    with ir.InsertionPoint(block):
-        total = ir.Operation.create("arith.addf", [f32], list(block.arguments)[:2])
-        ir.Operation.create("linalg.yield", [], [total.results[0]])
-    return op.results[0]
-
-
 @dataclass(frozen=True)
 class ChannelsLast(Pass):
-    """Rewrite convolutions of bf16, f16 and f32 (one group, or a few) for a GPU to channels-last images, and what lies between.
+    """Rewrite convolutions of bf16, f16 and f32, in groups or not, for a GPU to channels-last images, and what lies between.
 
     Element-wise work, padding, pooling and concatenation follow; transpositions are left where images come in or leave in
     the usual order. Weights, and inputs that the caller has in channels-last memory, become arguments in that order

@@ -20,6 +20,7 @@ from kitsune_mlir.passes.stages.made_where_read import make_where_read
 from kitsune_mlir.passes.stages.moves_by_index import gather_moves
 from kitsune_mlir.passes.stages.pool_windows import read_windows
 from kitsune_mlir.passes.stages.read_through import read_through
+from kitsune_mlir.passes.stages.split_results import split_after_groups
 from kitsune_mlir.passes.stages.sum_ranges import mark_ranges
 from kitsune_mlir.passes.stages.through_reshapes import merge_through_reshapes
 
@@ -89,6 +90,7 @@ class FormStages(Pass):
             gather_pads(block)
             gather_moves(block)
             read_through(block)
+            split_after_groups(block)
         every = [op.operation for op in block.operations]
         terminator = every.pop()
         every = [op for op in every if op.results]

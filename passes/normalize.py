@@ -40,7 +40,7 @@ KEPT = (
     ["matmul", "matmul_transpose_a", "matmul_transpose_b", "batch_matmul", "batch_matmul_transpose_a"]
     + ["batch_matmul_transpose_b", "batch_reduce_matmul", "matvec", "vecmat", "batch_matvec", "batch_vecmat"]
     + ["conv_1d_ncw_fcw", "conv_2d_nchw_fchw", "conv_2d_nhwc_hwcf", "conv_3d_ncdhw_fcdhw", "conv_1d_nwc_wcf"]
-    + ["conv_2d_ngchw_gfchw", "conv_2d_ngchw_fgchw", "conv_2d_nhwc_fhwc", "conv_3d_ndhwc_dhwcf"]
+    + ["conv_2d_ngchw_gfchw", "conv_2d_ngchw_fgchw", "conv_2d_nhwc_fhwc", "conv_2d_nhwgc_gfhwc", "conv_3d_ndhwc_dhwcf"]
     + ["depthwise_conv_1d_ncw_cw", "depthwise_conv_2d_nchw_chw", "depthwise_conv_2d_nhwc_hwc", "depthwise_conv_3d_ncdhw_cdhw"]
     + ["pooling_nchw_sum", "pooling_nchw_max", "pooling_nhwc_sum", "pooling_nhwc_max", "pooling_ncw_sum", "pooling_ncw_max"]
     + ["pooling_ndhwc_sum", "pooling_ndhwc_max", "transpose"]

@@ -44,7 +44,9 @@ def torch_dtype(name: str) -> Any:
 class Weight:
     """An argument that the model supplies: parameter, buffer or constant; or one derived from these by `recipe`
     (`runtime.derived`). `order`: the order of dimensions in memory, outermost first, in which the program takes it; empty is
-    row-major. `wide`: the extents with which it does, with zeros at the ends; empty is `shape`."""
+    row-major. `wide`: the extents with which it does, with zeros at the ends; empty is `shape`. `beside`: of the weight of a
+    convolution in groups, rows of a group, and how many groups lie side by side: of group g the channels, its second dimension,
+    are number g modulo so many of the wide ones, and zeros are beside them."""
 
     name: str
     kind: str
@@ -53,6 +55,7 @@ class Weight:
     order: tuple[int, ...] = ()
     wide: tuple[int, ...] = ()
     recipe: str = ""
+    beside: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

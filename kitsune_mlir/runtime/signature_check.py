@@ -131,7 +131,19 @@ def _check_argument(argument: Weight | Input) -> None:
         wide = argument.wide or shape
         covers = len(wide) == len(shape) and all(w >= s for w, s in zip(wide, shape, strict=True))
         _require(covers, f"{name} of {list(shape)} is to be widened to {list(wide)}")
-        _require(not (argument.order and argument.wide), f"{name} has both an order and wide extents")
+        if argument.beside:
+            _check_beside(argument, name)
+        else:
+            _require(not (argument.order and argument.wide), f"{name} has both an order and wide extents")
+
+
+def _check_beside(weight: Weight, name: str) -> None:
+    """Whole numbers of groups lie side by side, and the second dimension is so many times wider."""
+    shape, beside = list(weight.shape), list(weight.beside)
+    said = f"{name} of {shape} has groups side by side {beside}"
+    _require(len(beside) == 2 and min(beside) > 0 and len(shape) > 1 and shape[0] % math.prod(beside) == 0, said)
+    wide = [shape[0], shape[1] * beside[1], *shape[2:]]
+    _require(list(weight.wide) == wide, f"{said}, and becomes {list(weight.wide)}")
 
 
 def _check_recipe(weight: Weight, supplied: Mapping[str, tuple[Sequence[int], str]]) -> None:

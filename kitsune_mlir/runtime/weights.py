@@ -110,19 +110,31 @@ def placed(signature: Signature, weights: Mapping[str, Any], device: str) -> tup
         sources = [weights[name] for name in (sources_of(weight.recipe) if weight.recipe else [weight.name])]
 
         def value(weight: Weight = weight) -> Any:
-            return evaluate(weight.recipe, weights, device) if weight.recipe else weights[weight.name].detach()
+            made = evaluate(weight.recipe, weights, device) if weight.recipe else weights[weight.name].detach()
+            return made.unflatten(0, (-1, *weight.beside[::-1])) if weight.beside else made
 
         tensor = value()
-        own = in_order(tensor.to(device), weight.order)
-        if own.data_ptr() % 16:
-            own = own.clone()
-        if weight.wide:
+        own = tensor.to(device)
+        if weight.beside:
+            own = _between_zeros(weight, own).copy_(own)
+        else:
+            own = in_order(own, weight.order)
+            if own.data_ptr() % 16:
+                own = own.clone()
+        if weight.wide and not weight.beside:
             whole = own.new_zeros(weight.wide)
             own = whole[tuple(map(slice, weight.shape))].copy_(own)
         tensors.append(own)
         if weight.recipe or own.data_ptr() != tensor.data_ptr():
             copies.append(WeightCopy(sources, value, own, _versions(sources)))
     return tensors, WeightCopies(copies)
+
+
+def _between_zeros(weight: Weight, like: Any) -> Any:
+    """The places of a weight whose groups lie side by side, in a new tensor of zeros: [groups / count, count, rows, ...]."""
+    rows, count = weight.beside
+    whole = in_order(like.new_zeros(weight.wide), weight.order).unflatten(0, (-1, count, rows))
+    return whole.unflatten(3, (count, weight.shape[1])).diagonal(0, 1, 3).movedim(-1, 1)
 
 
 def without_values(weights: Mapping[str, Any]) -> str | None:

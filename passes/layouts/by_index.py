@@ -32,18 +32,21 @@ def padded_by_index(source: ir.Value, lows: list[int], highs: list[int], outside
     return op.results[0]
 
 
-def block_diagonal(weight: ir.Value, groups: int) -> ir.Value:
-    """The weight of a convolution of all channels that does what one in groups does: zeros between the groups.
+def block_diagonal(weight: ir.Value, count: int, rows: int) -> ir.Value:
+    """The weight of a convolution in groups with every `count` groups as one: zeros between them.
 
     Channels are the last dimension, features the first; `weight` has the channels of one group.
+
+    Args:
+        rows: features of a group.
     """
     features, *taps, channels = shape_of(weight)
     element, index = ir.ShapedType(weight.type).element_type, ir.IndexType.get()
     zero = arith.constant(element, ir.FloatAttr.get(element, 0.0))
-    op, body = parallel_generic([features, *taps, channels * groups], element)
+    op, body = parallel_generic([features, *taps, channels * count], element)
     with ir.InsertionPoint(body):
         first, *between, last = (place_along(dim) for dim in range(len(taps) + 2))
-        group = arith.divui(first, arith.constant(index, features // groups))
+        group = arith.remui(arith.divui(first, arith.constant(index, rows)), arith.constant(index, count))
         within = arith.cmpi(arith.CmpIPredicate.eq, group, arith.divui(last, arith.constant(index, channels)))
         found = tensor.extract(weight, [first, *between, arith.remui(last, arith.constant(index, channels))])
         ir.Operation.create("linalg.yield", [], [arith.select(within, found, zero)])

@@ -5,11 +5,11 @@ of its own between the projections and the attention.
 """
 
 from torch_mlir import ir
-from torch_mlir.dialects import tensor
 
 from kitsune_mlir.dialects.access import affine_maps, shape_of
 from kitsune_mlir.dialects.products import body_of, is_movement
 from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.passes.layouts.ones import with_ones
 
 
 def reshape_unit_moves(module: ir.Operation) -> None:
@@ -22,24 +22,6 @@ def reshape_unit_moves(module: ir.Operation) -> None:
         if not wide[0] or order == sorted(order) or moved != sorted(moved):
             continue
         with ir.InsertionPoint(op), op.location:
-            element = ir.ShapedType(result.type).element_type
-            narrow = ir.RankedTensorType.get(wide[0], element)
-            value = source
-            if narrow != source.type:
-                value = tensor.CollapseShapeOp(narrow, value, _groups(shape_of(source))).result
-            if narrow != result.type:
-                shape = shape_of(result)
-                value = tensor.ExpandShapeOp(result.type, value, _groups(shape), [], shape).result
+            value = with_ones(source, shape_of(result))
         result.replace_all_uses_with(value)
         op.erase()
-
-
-def _groups(shape: list[int]) -> ir.ArrayAttr:
-    """For each wide dimension, it and the ones before it; the last ones belong to the last group."""
-    groups: list[list[int]] = [[]]
-    for dim in range(len(shape)):
-        if groups[-1] and shape[groups[-1][-1]] != 1 and any(size != 1 for size in shape[dim:]):
-            groups.append([])
-        groups[-1].append(dim)
-    i64 = ir.IntegerType.get_signless(64)
-    return ir.ArrayAttr.get([ir.ArrayAttr.get([ir.IntegerAttr.get(i64, dim) for dim in group]) for group in groups])

@@ -7,6 +7,7 @@ from kitsune_mlir.dialects.attribute_table import HALO
 from kitsune_mlir.dialects.iteration import is_trivial_reshape
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_projected_product
 from kitsune_mlir.passes.layouts.by_index import padded_by_index
+from kitsune_mlir.passes.layouts.pads import padded, padding_value, pads_with_zero
 
 WIDTHS = ("bf16", "f16", "f32")
 
@@ -17,7 +18,7 @@ def mark_halos(block: ir.Block) -> None:
         if op.name == "tensor.expand_shape" and is_trivial_reshape(op):
             _pad_after(op)
     for op in [o.operation for o in block.operations]:
-        if op.name == "tensor.pad" and len(op.operands) == 1 and _pads_with_zero(op) and _only_convolved(op):
+        if op.name == "tensor.pad" and len(op.operands) == 1 and pads_with_zero(op) and _only_convolved(op):
             op.attributes[HALO] = ir.UnitAttr.get()
 
 
@@ -25,13 +26,6 @@ def _only_convolved(pad: ir.Operation) -> bool:
     users = [(use.owner.operation, use.operand_number) for use in pad.results[0].uses]
     narrow = str(ir.ShapedType(pad.results[0].type).element_type) in WIDTHS
     return narrow and bool(users) and all(n == 0 and is_contraction(op) and not is_projected_product(op) for op, n in users)
-
-
-def _pads_with_zero(pad: ir.Operation) -> bool:
-    maker = defining_op(list(pad.regions[0].blocks[0].operations)[-1].operation.operands[0])
-    if maker is None or maker.name != "arith.constant" or not isinstance(maker.attributes["value"], ir.FloatAttr):
-        return False
-    return ir.FloatAttr(maker.attributes["value"]).value == 0
 
 
 def _pad_after(expand: ir.Operation) -> None:
@@ -54,23 +48,8 @@ def _pad_after(expand: ir.Operation) -> None:
         }
         type_ = ir.RankedTensorType.get(shape, element)
         moved = ir.Operation.create("tensor.expand_shape", [type_], [pad.operands[0]], attributes)
-        made = ir.Operation.create(
-            "tensor.pad",
-            [expand.results[0].type],
-            [moved.results[0]],
-            {
-                "static_low": ir.DenseI64ArrayAttr.get(low),
-                "static_high": ir.DenseI64ArrayAttr.get(high),
-                "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 0, 0]),
-            },
-            regions=1,
-        )
-        index = [ir.IndexType.get()] * len(wide)
-        body = made.regions[0].blocks.append(*index, arg_locs=[pad.location] * len(wide))
-        value = list(pad.regions[0].blocks[0].operations)[-1].operation.operands[0]
-        with ir.InsertionPoint(body):
-            ir.Operation.create("tensor.yield", [], [value])
-    expand.results[0].replace_all_uses_with(made.results[0])
+        made = padded(moved.results[0], low, high, padding_value(pad))
+    expand.results[0].replace_all_uses_with(made)
     expand.erase()
     pad.erase()
 
@@ -81,7 +60,7 @@ def gather_pads(block: ir.Block) -> None:
     for op in [o.operation for o in block.operations]:
         if op.name != "tensor.pad" or len(op.operands) != 1 or HALO in op.attributes:
             continue
-        value = list(op.regions[0].blocks[0].operations)[-1].operation.operands[0]
+        value = padding_value(op)
         maker = defining_op(value)
         if maker is None or maker.name != "arith.constant":
             continue

@@ -17,13 +17,22 @@ from kitsune_mlir.dialects.access import affine_maps, is_tensor, iterator_kinds,
 from kitsune_mlir.dialects.attribute_table import NO_FUSION
 from kitsune_mlir.dialects.cloning import clone_with
 from kitsune_mlir.dialects.iteration import is_free, is_reshape, root_of
-from kitsune_mlir.dialects.products import body_of, defining_op, is_generic
+from kitsune_mlir.dialects.products import body_of, constant_fill, defining_op, is_generic
 from kitsune_mlir.dialects.verify import captures
+from kitsune_mlir.passes.layouts.by_index import filled
 from kitsune_mlir.passes.remarks import remark
 
 from .grouping import Grouping
 
-__all__ = ["common_factors", "merge_through_reshapes"]
+__all__ = [
+    "can_split",
+    "common_factors",
+    "is_map",
+    "loops_of_reads",
+    "merge_through_reshapes",
+    "reassociation_of",
+    "rewrite_over",
+]
 
 Factors = tuple[int, ...]
 """What a dimension is split into, outermost first."""
@@ -68,14 +77,14 @@ def merge_through_reshapes(grouping: Grouping) -> bool:
         remark(reshape, "what makes it and what reads it are one stage")
         for op, loops in plan:
             with op.location:
-                _rewrite(op, loops)
+                rewrite_over(op, loops)
     return bool(plans)
 
 
 def _reader(grouping: Grouping, a: int) -> tuple[int, ir.Value, ir.Value] | None:
     """The group that reads, through reshapes, the one value of a group of maps that anything reads; what is made and read."""
     members = grouping.members[a]
-    if not all(map(_is_map, members)):
+    if not all(map(is_map, members)):
         return None
     ends = [op.results[0] for op in members if any(use.owner.operation not in members for use in op.results[0].uses)]
     if len(ends) != 1:
@@ -87,12 +96,12 @@ def _reader(grouping: Grouping, a: int) -> tuple[int, ir.Value, ir.Value] | None
         value = users[0].results[0]
     groups = {grouping.group_of.get(hash(user)) for user in users}
     b = groups.pop() if len(groups) == 1 else None
-    if b is None or value == ends[0] or value in grouping.returned or not all(map(_is_map, grouping.members[b])):
+    if b is None or value == ends[0] or value in grouping.returned or not all(map(is_map, grouping.members[b])):
         return None
     return b, ends[0], value
 
 
-def _is_map(op: ir.Operation) -> bool:
+def is_map(op: ir.Operation) -> bool:
     """Whether an op is an element-wise generic that reads and writes rows of dimensions as they are, in any order."""
     if not is_generic(op) or len(op.results) != 1 or NO_FUSION in op.attributes or set(iterator_kinds(op)) - {"parallel"}:
         return False
@@ -115,15 +124,15 @@ def _planned(
         return None
     known: dict[ir.Value, list[Factors]] = {read: factors[1]}
     for op in grouping.members[b]:
-        loops = _loops_of_reads(op, known)
+        loops = loops_of_reads(op, known)
         if loops is None:
             return None
         known[op.results[0]] = [loops[e.position] for e in affine_maps(op)[-1].results]
         plan.append((op, loops))
-    return plan if all(_can_split(op, loops) for op, loops in plan) else None
+    return plan if all(can_split(op, loops) for op, loops in plan) else None
 
 
-def _can_split(op: ir.Operation, loops: list[Factors]) -> bool:
+def can_split(op: ir.Operation, loops: list[Factors]) -> bool:
     """Whether a view can show what an op reads with its dimensions split: a slice or a constant lies in no memory."""
     for value, map_ in zip(op.operands, affine_maps(op), strict=True):
         maker = defining_op(root_of(value))
@@ -139,7 +148,7 @@ def _has_dimensions_of(op: ir.Operation, made: ir.Value) -> bool:
     return shape_of(op.results[0]) == shape_of(made) and out == list(range(len(iterator_kinds(op))))
 
 
-def _loops_of_reads(op: ir.Operation, known: dict[ir.Value, list[Factors]]) -> list[Factors] | None:
+def loops_of_reads(op: ir.Operation, known: dict[ir.Value, list[Factors]]) -> list[Factors] | None:
     """Factors of the loops of an op by those of what it reads; None where two disagree."""
     sizes: dict[int, int] = {}
     found: dict[int, Factors] = {}
@@ -152,8 +161,8 @@ def _loops_of_reads(op: ir.Operation, known: dict[ir.Value, list[Factors]]) -> l
     return [found.get(loop, (sizes[loop],)) for loop in range(len(iterator_kinds(op)))]
 
 
-def _rewrite(op: ir.Operation, loops: list[Factors]) -> None:
-    """Write an op over the factors of its loops; what it gave is a view of what it gives now."""
+def rewrite_over(op: ir.Operation, loops: list[Factors]) -> ir.Value:
+    """Write an op over the factors of its loops; what it gave is a view of what it gives now, which is returned."""
     starts = [sum(map(len, loops[:loop])) for loop in range(len(loops) + 1)]
     groups = [[e.position for e in map_.results] for map_ in affine_maps(op)]
     maps = [
@@ -162,11 +171,11 @@ def _rewrite(op: ir.Operation, loops: list[Factors]) -> None:
         )
         for group in groups
     ]
-    old = op.results[0]
+    old, kinds = op.results[0], ir.ArrayAttr(op.attributes["iterator_types"])
     with ir.InsertionPoint(op):
         operands = [_split(v, [loops[loop] for loop in group]) for v, group in zip(op.operands, groups, strict=True)]
         attributes = {
-            "iterator_types": ir.ArrayAttr.get([ir.Attribute.parse("#linalg.iterator_type<parallel>")] * starts[-1]),
+            "iterator_types": ir.ArrayAttr.get([kind for kind, one in zip(kinds, loops, strict=True) for _ in one]),
             "indexing_maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps]),
             "operandSegmentSizes": op.attributes["operandSegmentSizes"],
         }
@@ -180,12 +189,13 @@ def _rewrite(op: ir.Operation, loops: list[Factors]) -> None:
                 clone_with(inner.operation, mapping)
         result = new.results[0]
         if result.type != old.type:
-            result = tensor.collapse_shape(old.type, result, _reassociation([loops[loop] for loop in groups[-1]]))
+            result = tensor.collapse_shape(old.type, result, reassociation_of([loops[loop] for loop in groups[-1]]))
     old.replace_all_uses_with(result)
     op.erase()
+    return new.results[0]
 
 
-def _reassociation(factors: Sequence[Factors]) -> list[list[int]]:
+def reassociation_of(factors: Sequence[Factors]) -> list[list[int]]:
     starts = [sum(map(len, factors[:n])) for n in range(len(factors) + 1)]
     return [list(range(low, high)) for low, high in pairwise(starts)]
 
@@ -197,6 +207,8 @@ def _split(value: ir.Value, factors: Sequence[Factors]) -> ir.Value:
     maker = defining_op(value)
     if maker is not None and maker.name == "tensor.empty":
         return tensor.empty(shape, type_.element_type)
+    if (constant := constant_fill(maker)) is not None and shape != shape_of(value):
+        return filled(shape, constant.attributes["value"])
     source = value
     while (maker := defining_op(source)) is not None and is_reshape(maker):
         source = maker.operands[0]
@@ -207,4 +219,4 @@ def _split(value: ir.Value, factors: Sequence[Factors]) -> ir.Value:
             value, factors = source, split[0]
     if shape == shape_of(value):
         return value
-    return tensor.expand_shape(ir.RankedTensorType.get(shape, type_.element_type), value, _reassociation(factors), [], shape)
+    return tensor.expand_shape(ir.RankedTensorType.get(shape, type_.element_type), value, reassociation_of(factors), [], shape)

@@ -131,6 +131,27 @@ class InvertedResidual(nn.Module):
         return x + self.narrow(between)
 
 
+@dataclasses.dataclass(frozen=True)
+class Line(Case):
+    """A convolution along one dimension, the width; its images have no memory format."""
+
+    def model(self) -> Any:
+        torch.manual_seed(0)
+        made = Block(self)
+        made.convolution = nn.Conv1d(
+            self.channels, self.features, self.kernel, self.stride, self.padding, self.dilation, self.groups, self.bias
+        )
+        return made.eval().to(DTYPES[self.dtype])
+
+    def inputs(self, device: str = "cpu") -> tuple[torch.Tensor, ...]:
+        return (torch.randn(self.batch, self.channels, self.width, device=device).to(DTYPES[self.dtype]),)
+
+
+def _grouped(batch: int, size: int, groups: int, width: int, **more: Any) -> Case:
+    """A timed convolution of so many groups of so many channels."""
+    return Case(batch, groups * width, size, size, groups * width, groups=groups, bias=True, relu=True, timed=True, **more)
+
+
 CASES: dict[str, Case] = {
     **{
         f"resnet_{size}x{channels}_b{batch}": Case(batch, channels, size, size, channels, timed=True)
@@ -160,6 +181,30 @@ CASES: dict[str, Case] = {
     "first_odd": Case(3, 16, 9, 7, 40, last=False, bias=True, relu=True, residual=True),
     "depthwise_56": Case(8, 64, 56, 56, 64, groups=64, bias=True),
     "grouped_56": Case(8, 64, 56, 56, 64, groups=4, bias=True),
+    **{
+        f"{net}_{size}x{groups}x{width}_b{batch}{'' if last else '_nchw'}": _grouped(batch, size, groups, width, last=last)
+        for net, size, groups, width in (
+            *(("resnext", size, 32, width) for size, width in ((56, 4), (28, 8), (14, 16), (7, 32))),
+            *(
+                ("regnet", size, groups, width)
+                for size, groups, width in ((28, 5, 24), (14, 14, 24), (14, 7, 48), (14, 16, 56))
+            ),
+            ("regnet", 7, 8, 112),
+            ("breadth", 28, 4, 32),
+        )
+        for batch, last in ((1, True), (16, True), (16, False))
+    },
+    "regnet_stride": _grouped(16, 28, 14, 24, stride=2),
+    "groups_2x232": _grouped(8, 14, 2, 232),
+    "wav2vec2": Line(2, 768, 1, 499, 768, kernel=128, padding=64, groups=16, bias=True, timed=True),
+    "wav2vec2_b1_f16": Line(1, 768, 1, 999, 768, kernel=128, padding=64, groups=16, bias=True, dtype="f16"),
+    "line_groups_odd": Line(3, 12, 1, 129, 20, kernel=5, padding=2, groups=4, bias=True),
+    "line_groups_dilated": Line(2, 96, 1, 1000, 48, kernel=3, padding=4, dilation=4, groups=6, bias=True, relu=True),
+    "groups_dilated": Case(2, 48, 20, 20, 96, groups=3, padding=2, dilation=2, bias=True, residual=True),
+    "groups_five_odd": Case(3, 56, 9, 13, 35, groups=7, kernel=5, padding=2, relu=True, last=False),
+    "groups_multiplier": Case(2, 16, 13, 13, 48, groups=16, bias=True),
+    "groups_129": Case(1, 7 * 24, 129, 7, 7 * 24, groups=7, padding=0, stride=2, residual=True),
+    "groups_one_tap": Case(2, 64, 14, 14, 96, groups=4, kernel=1, padding=0, bias=True),
     "depthwise": Case(2, 32, 14, 14, 32, groups=32, bias=True),
     "grouped": Case(2, 32, 14, 14, 64, groups=4, bias=True),
     "stride_odd": Case(2, 16, 15, 13, 33, stride=2, bias=True),
@@ -204,6 +249,8 @@ CASES: dict[str, Case] = {
             "stride": Case(2, 16, 15, 13, 33, stride=2, bias=True),
             "dilated": Case(2, 32, 20, 20, 48, padding=2, dilation=2, bias=True),
             "grouped": Case(2, 32, 14, 14, 64, groups=4, bias=True),
+            "groups_24": Case(2, 96, 14, 14, 96, groups=4, bias=True, relu=True),
+            "groups_64_s2": Case(3, 192, 15, 7, 192, groups=3, stride=2, residual=True),
         }.items()
     },
 }
@@ -256,7 +303,8 @@ def check(folder: Path, name: str, timed: bool) -> dict:
             torch.cuda.synchronize()
             errors.append(((got.double() - wanted).norm() / wanted.norm().clamp_min(1e-30)).item())
             model.convolution.weight.mul_(0.5)
-        layout = "channels last" if got.is_contiguous(memory_format=torch.channels_last) else "usual"
+        last = got.dim() == 4 and got.is_contiguous(memory_format=torch.channels_last)
+        layout = "channels last" if last else "usual"
     result = {"case": name, "errors": errors, "layout": layout, "ok": all(e <= LIMITS[case.dtype] for e in errors)}
     if timed:
         result["microseconds"] = time_case(case, model, inputs, program)
@@ -270,7 +318,7 @@ def time_case(case: Case, model: Block, inputs: tuple[torch.Tensor, ...], progra
     calls = {"kitsune": lambda: program(*inputs)}
     for name, form in (("cudnn", torch.contiguous_format), ("cudnn_last", torch.channels_last)):
         peer = in_format(case.model().cuda(), form)
-        given = [x.contiguous(memory_format=form) for x in inputs]
+        given = [x.contiguous(memory_format=form) if x.dim() == 4 else x for x in inputs]
         calls[name] = lambda peer=peer, given=given: peer(*given)
     with torch.no_grad():
         graphs = {name: captured(call) for name, call in calls.items()}

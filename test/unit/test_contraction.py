@@ -124,6 +124,10 @@ CONVOLUTIONS = {
         ("b h w c y x", "y x", [[2, 10, 12, 8], [3, 3, 8], [2, 8, 10, 8]], "b, h + y, w + x, c", "y, x, c", "b, h, w, c"),
         ConvDims((0, 1, 2), (1, 1, 1), (None, 4, 5), (1, 1, 1), 3, 3),
     ),
+    "groups": (
+        ("b h g f y c", "y c", [[2, 10, 4, 8], [4, 16, 3, 8], [2, 8, 4, 16]], "b, h + y, g, c", "g, f, y, c", "b, h, g, f"),
+        ConvDims((0, 1, 2), (1, 1, 1), (None, 4, None), (1, 1, 1), 3, 5, 2),
+    ),
     "one dimension": (
         ("b h f y c", "y c", [[2, 10, 8], [16, 3, 8], [2, 8, 16]], "b, h + y, c", "f, y, c", "b, h, f"),
         ConvDims((0, 1), (1, 1), (None, 3), (1, 1), 2, 4),
@@ -146,9 +150,13 @@ def test_convolutions(name):
 
 
 REFUSED = {
-    "groups": (
-        ("b g h f y c", "y c", [[2, 10, 4, 8], [4, 16, 3, 8], [2, 8, 4, 16]], "b, h + y, g, c", "g, f, y, c", "b, h, g, f"),
+    "groups behind their features": (
+        ("b h g f y c", "y c", [[2, 10, 4, 8], [16, 4, 3, 8], [2, 8, 4, 16]], "b, h + y, g, c", "f, g, y, c", "b, h, g, f"),
         "groups",
+    ),
+    "groups of one feature": (
+        ("b g c", "c", [[2, 4, 8], [4, 8], [2, 4]], "b, g, c", "g, c", "b, g"),
+        "one feature",
     ),
     "taps in another order": (
         (*IMAGE, [[2, 10, 12, 8], [16, 3, 3, 8], [2, 8, 10, 16]], "b, h + x, w + y, c", "f, y, x, c", "b, h, w, f"),

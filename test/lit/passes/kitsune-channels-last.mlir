@@ -156,3 +156,74 @@ func.func @given_in_groups(%image: tensor<2x4x8x9xf32>, %weight: tensor<32x8x4xf
   return %line : tensor<2x32x6xf32>
 }
 
+
+// -----
+
+// Groups of 16 channels and 32 features of 16 bits: two side by side, of which there are three pairs. The weight comes so.
+// CHECK-LABEL: func.func @groups_side_by_side
+// CHECK-SAME: tensor<192x3x3x32xbf16> {kitsune.dim_order = array<i64: 0, 2, 3, 1>, kitsune.kind = "parameter", kitsune.padded_shape = array<i64: 192, 32, 3, 3>, kitsune.side_by_side = array<i64: 32, 2>}
+// CHECK: linalg.conv_2d_nhwgc_gfhwc {{.*}} : tensor<2x9x9x3x32xbf16>, tensor<3x64x3x3x32xbf16>) {{.*}} -> tensor<2x7x7x3x64xf32>
+func.func @groups_side_by_side(%image: tensor<2x96x9x9xbf16>, %weight: tensor<192x16x3x3xbf16> {kitsune.kind = "parameter"}) -> tensor<2x192x7x7xf32> {
+  %zero = arith.constant 0.0 : f32
+  %images = tensor.expand_shape %image [[0], [1, 2], [3], [4]] output_shape [2, 6, 16, 9, 9] : tensor<2x96x9x9xbf16> into tensor<2x6x16x9x9xbf16>
+  %weights = tensor.expand_shape %weight [[0, 1], [2], [3], [4]] output_shape [6, 32, 16, 3, 3] : tensor<192x16x3x3xbf16> into tensor<6x32x16x3x3xbf16>
+  %empty = tensor.empty() : tensor<2x6x32x7x7xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%empty : tensor<2x6x32x7x7xf32>) -> tensor<2x6x32x7x7xf32>
+  %sums = linalg.conv_2d_ngchw_gfchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>}
+    ins(%images, %weights : tensor<2x6x16x9x9xbf16>, tensor<6x32x16x3x3xbf16>) outs(%start : tensor<2x6x32x7x7xf32>) -> tensor<2x6x32x7x7xf32>
+  %joined = tensor.collapse_shape %sums [[0], [1, 2], [3], [4]] : tensor<2x6x32x7x7xf32> into tensor<2x192x7x7xf32>
+  return %joined : tensor<2x192x7x7xf32>
+}
+
+// -----
+
+// A weight that the caller changes each time has its groups put side by side by the program.
+// CHECK-LABEL: func.func @given_weight
+// CHECK-SAME: tensor<192x16x3x3xbf16>)
+// CHECK: linalg.generic {{.*}} outs({{.*}} : tensor<192x3x3x32xbf16>)
+// CHECK: tensor.extract
+// CHECK: linalg.conv_2d_nhwgc_gfhwc
+func.func @given_weight(%image: tensor<2x96x9x9xbf16>, %weight: tensor<192x16x3x3xbf16>) -> tensor<2x192x7x7xf32> {
+  %zero = arith.constant 0.0 : f32
+  %images = tensor.expand_shape %image [[0], [1, 2], [3], [4]] output_shape [2, 6, 16, 9, 9] : tensor<2x96x9x9xbf16> into tensor<2x6x16x9x9xbf16>
+  %weights = tensor.expand_shape %weight [[0, 1], [2], [3], [4]] output_shape [6, 32, 16, 3, 3] : tensor<192x16x3x3xbf16> into tensor<6x32x16x3x3xbf16>
+  %empty = tensor.empty() : tensor<2x6x32x7x7xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%empty : tensor<2x6x32x7x7xf32>) -> tensor<2x6x32x7x7xf32>
+  %sums = linalg.conv_2d_ngchw_gfchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>}
+    ins(%images, %weights : tensor<2x6x16x9x9xbf16>, tensor<6x32x16x3x3xbf16>) outs(%start : tensor<2x6x32x7x7xf32>) -> tensor<2x6x32x7x7xf32>
+  %joined = tensor.collapse_shape %sums [[0], [1, 2], [3], [4]] : tensor<2x6x32x7x7xf32> into tensor<2x192x7x7xf32>
+  return %joined : tensor<2x192x7x7xf32>
+}
+
+// -----
+
+// Channels that TMA cannot step over, however many groups are one: it stays.
+// CHECK-LABEL: func.func @odd_groups
+// CHECK: linalg.conv_2d_ngchw_gfchw
+func.func @odd_groups(%image: tensor<2x12x9x9xbf16>, %weight: tensor<8x3x3x3xbf16> {kitsune.kind = "parameter"}) -> tensor<2x8x7x7xf32> {
+  %zero = arith.constant 0.0 : f32
+  %images = tensor.expand_shape %image [[0], [1, 2], [3], [4]] output_shape [2, 4, 3, 9, 9] : tensor<2x12x9x9xbf16> into tensor<2x4x3x9x9xbf16>
+  %weights = tensor.expand_shape %weight [[0, 1], [2], [3], [4]] output_shape [4, 2, 3, 3, 3] : tensor<8x3x3x3xbf16> into tensor<4x2x3x3x3xbf16>
+  %empty = tensor.empty() : tensor<2x4x2x7x7xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%empty : tensor<2x4x2x7x7xf32>) -> tensor<2x4x2x7x7xf32>
+  %sums = linalg.conv_2d_ngchw_gfchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>}
+    ins(%images, %weights : tensor<2x4x3x9x9xbf16>, tensor<4x2x3x3x3xbf16>) outs(%start : tensor<2x4x2x7x7xf32>) -> tensor<2x4x2x7x7xf32>
+  %joined = tensor.collapse_shape %sums [[0], [1, 2], [3], [4]] : tensor<2x4x2x7x7xf32> into tensor<2x8x7x7xf32>
+  return %joined : tensor<2x8x7x7xf32>
+}
+
+// -----
+
+// The weight of a convolution along a line is taken transposed, not transposed in each call.
+// CHECK-LABEL: func.func @weight_of_a_line
+// CHECK-SAME: tensor<32x4x16xbf16> {kitsune.dim_order = array<i64: 0, 2, 1>
+// CHECK: tensor.expand_shape {{.*}} {{\[\[}}0], [1, 2], [3]] {{.*}} : tensor<32x4x16xbf16> into tensor<32x1x4x16xbf16>
+func.func @weight_of_a_line(%image: tensor<2x16x1x9xbf16>, %weight: tensor<32x16x4xbf16> {kitsune.kind = "parameter"}) -> tensor<2x32x1x6xf32> {
+  %zero = arith.constant 0.0 : f32
+  %taps = tensor.expand_shape %weight [[0], [1], [2, 3]] output_shape [32, 16, 1, 4] : tensor<32x16x4xbf16> into tensor<32x16x1x4xbf16>
+  %empty = tensor.empty() : tensor<2x32x1x6xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%empty : tensor<2x32x1x6xf32>) -> tensor<2x32x1x6xf32>
+  %sums = linalg.conv_2d_nchw_fchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>}
+    ins(%image, %taps : tensor<2x16x1x9xbf16>, tensor<32x16x1x4xbf16>) outs(%start : tensor<2x32x1x6xf32>) -> tensor<2x32x1x6xf32>
+  return %sums : tensor<2x32x1x6xf32>
+}

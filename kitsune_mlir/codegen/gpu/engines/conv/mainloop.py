@@ -86,7 +86,10 @@ class Stages:
         if plan.conv.weight.buffer.role != "input":
             tile.poll_by_thread()
         begin, count = self.range(piece)
-        feature = tile.index(plan.conv.weight.offsets[0])
+        weight = plan.conv.weight
+        feature = tile.index(weight.offsets[0])
+        if plan.conv.grouped:
+            feature = feature * weight.buffer.shape[1] + tile.index(weight.offsets[1])
         rows = [feature // PAIRED_ROWS, i32(0), i32(0)] if plan.paired else [feature]
         stages = math.prod(plan.problem.taps) // geometry.weight_taps  # for each chunk of channels
 
@@ -210,8 +213,7 @@ class Stages:
             shift = self._shift(step * geometry.weight_taps + number) * plan.image_tile.swizzle
             a = wgmma.SharedOperand(plan.weight_tile, rows, row=feature, distance=number * plan.weight_tile.bytes + behind)
             b = wgmma.SharedOperand(plan.image_tile, pixels, row=column, distance=shift + beyond)
-            steps = plan.problem.row_bytes // wgmma.STEP_BYTES
-            accumulators = wgmma.multiply(accumulators, a, b, geometry.columns, plan.kind, steps, fence=first)
+            accumulators = wgmma.multiply(accumulators, a, b, geometry.columns, plan.kind, plan.problem.steps, fence=first)
             first = False
         assert accumulators is not None
         return accumulators

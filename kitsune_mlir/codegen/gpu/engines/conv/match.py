@@ -8,6 +8,8 @@ or, where it is depthwise,
 
     out[pixel.., channel] += image[pixel*stride + tap*dilation.., channel] * weight[tap.., channel]
 
+or, of groups of channels with a weight each, one of which a tile is of: then the group is one more pixel dimension.
+
 Its image may be a window of a padded tensor; the padding becomes a distance from the image's first element. Everything else
 in the body is element-wise work on the result, every dimension of every tensor named by the *side* of the tile that it lies
 along: a pixel dimension (the number of the image's dimension), or `CHANNEL`.
@@ -77,6 +79,7 @@ class Convolution:
         dtype: of both factors, "bf16", "f16" or "f32".
         body: the element-wise steps around it; their sides are pixels, by the number of the image's dimension, or `CHANNEL`.
         depthwise: every channel has a weight of its own.
+        grouped: the weight's first dimension are groups, of which the tile has one.
     """
 
     task: TaskView
@@ -89,6 +92,7 @@ class Convolution:
     dtype: str
     body: Body
     depthwise: bool = False
+    grouped: bool = False
 
     @property
     def taps(self) -> int:
@@ -127,13 +131,17 @@ def _convolution(task: TaskView, op: ir.Operation, depthwise: bool) -> Convoluti
     taps = [1 if tap is None else sizes[tap] for tap in dims.taps]
     lengths = [sizes[loop] for loop in dims.pixels]
     axes = tuple(map(Axis, lengths, dims.strides, taps, dims.dilations, starts, lows, padded))
-    shared = slice(0, -1) if depthwise else slice(1, None)  # dimensions of the weight that every feature has
+    own = 1 if dims.group is None else 2  # dimensions of the weight that say whose it is
+    if dims.group is not None and sizes[dims.pixels[dims.group]] != 1:
+        raise MatchFailure("a tile of several groups, each with a weight of its own")
+    shared = slice(0, -1) if depthwise else slice(own, None)  # dimensions of the weight that every feature has
     weight, rank = task.load_of(op.operands[1]), len(shape_of(op.operands[1]))
     if weight is None or list(weight.sizes[shared]) != list(weight.buffer.shape[shared]) or len(weight.sizes) != rank:
         raise MatchFailure("the weight is not read from memory, whole but for its features")
     channels = 1 if depthwise else sizes[dims.channels]
     return Convolution(
-        task, op, image, weight, axes, channels, sizes[dims.features], types[0], _body(task, op, dims), depthwise
+        *(task, op, image, weight, axes, channels, sizes[dims.features], types[0], _body(task, op, dims), depthwise),
+        grouped=dims.group is not None,
     )
 
 

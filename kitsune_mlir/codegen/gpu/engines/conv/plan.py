@@ -159,7 +159,9 @@ def _decide(conv: Convolution, options: KernelOptions) -> ConvPlan:
     _, geometry, pieces = found
     sharers = tiles * geometry.groups
     split = Split(pieces, sharers * (pieces - 1) * geometry.partial_bytes, sharers, sharers) if pieces > 1 else None
-    paired = conv.weight.buffer.shape[0] % PAIRED_ROWS == 0 and multiple_of(conv.weight.offsets[0]) % PAIRED_ROWS == 0
+    feature = 1 if conv.grouped else 0  # the weight's dimension
+    features, first = conv.weight.buffer.shape[feature], conv.weight.offsets[feature]
+    paired = features % PAIRED_ROWS == 0 and multiple_of(first) % PAIRED_ROWS == 0
     try:
         maps = _image_map(conv, problem, geometry), _weight_map(conv, problem, geometry, paired)
         return ConvPlan(conv, problem, problem is not original, geometry, paired, *maps, split)
@@ -184,8 +186,11 @@ def _image_map(conv: Convolution, problem: Problem, geometry: Geometry) -> Tenso
 
 
 def _weight_map(conv: Convolution, problem: Problem, geometry: Geometry, paired: bool) -> TensorMap:
-    """Taps by features by channels; with the features of a block of 16 as 2 x 8, the odd ones after the even ones."""
-    features, channels = conv.weight.buffer.shape[0], problem.channels
+    """Taps by features by channels; with the features of a block of 16 as 2 x 8, the odd ones after the even ones.
+
+    Features are those of all groups: rows behind a group's last one are the next one's, and their products are dropped.
+    """
+    features, channels = math.prod(conv.weight.buffer.shape[: 2 if conv.grouped else 1]), problem.channels
     taps = math.prod(problem.taps)
     dtype = _map_type(conv, problem)
     tap = problem.element_bytes * channels

@@ -80,5 +80,6 @@ def convolution_of(op: ir.Operation) -> tuple[Problem, list[int], bool] | None:
         sizes[dims.features],
         element_bytes=BYTES[element],
         exact=element == "f32",  # what TF32 does with the same tile takes less of everything
+        group=dims.group,
     )
     return problem, [*dims.pixels, dims.features], dims.depthwise

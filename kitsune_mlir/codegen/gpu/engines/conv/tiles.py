@@ -21,6 +21,7 @@ __all__ = ["Geometry", "Problem", "arrange", "choose_tile", "cycles", "depthwise
 
 GROUP_ROWS = 64
 MOST_COLUMNS = 256
+STEP_BYTES = 32  # of the sum that one instruction takes
 MOST_BOX = 256
 MOST_STAGES = 8
 MOST_WEIGHT_STAGES = 24
@@ -50,6 +51,7 @@ class Problem:
         element_bytes: of image and weight.
         exact: f32 factors are multiplied as sums of two tf32 numbers (`contraction.tf32x3`), the rests behind what they are
             rests of.
+        group: the dimension that counts groups of channels, each with a weight of its own, of which a tile has one; or None.
     """
 
     pixels: tuple[int, ...]
@@ -61,6 +63,7 @@ class Problem:
     inside: bool = False
     element_bytes: int = 2
     exact: bool = False
+    group: int | None = None
 
     def merged(self) -> Problem:
         """The same with the taps of the last dimension as channels, where there are few.
@@ -100,6 +103,12 @@ class Problem:
     def chunks(self) -> int:
         """Stages that hold all channels."""
         return -(-self.channels // self.chunk)
+
+    @property
+    def steps(self) -> int:
+        """Steps of tensor cores, each of `STEP_BYTES` of channels, in one tap of a stage; what is behind all channels is not
+        multiplied."""
+        return -(-min(self.chunk, self.channels) * self.element_bytes // STEP_BYTES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +204,7 @@ def cycles(problem: Problem, geometry: Geometry, active: int, pieces: int = 1) -
     steps = images * (taps if geometry.halo else 1)
     row = problem.row_bytes
     rate = rates.CONV_MACS * 2 / problem.element_bytes / problem.products
-    tensor = steps * 2 * GROUP_ROWS * geometry.columns * problem.chunk / rate
+    tensor = steps * 2 * GROUP_ROWS * geometry.columns * problem.steps * STEP_BYTES / problem.element_bytes / rate
     shared = steps * 2 * (GROUP_ROWS + geometry.columns) * row * problem.products / rates.CONV_SHARED_RATE
     loaded = steps // geometry.weight_taps * geometry.weight_bytes // problem.copies + images * math.prod(geometry.loaded) * row
     cache = loaded / min(rates.CONV_LINK_RATE, rates.CONV_CACHE_RATE / active)
@@ -235,7 +244,7 @@ def choose_tile(problem: Problem, workers: int, shared_bytes: int) -> tuple[tupl
     """Pixels along each dimension, and features, of the tiles that together take the least time; None if nothing fits."""
     best: tuple[float, tuple[int, ...], int] | None = None
     widths = sorted({min(problem.features, GROUP_ROWS), min(problem.features, 2 * GROUP_ROWS)})
-    for features, tile in itertools.product(widths, _pixel_tiles(problem.pixels)):
+    for features, tile in itertools.product(widths, _tiles_of_one_group(problem)):
         count = -(-problem.features // features)
         for size, whole in zip(tile, problem.pixels, strict=True):
             count *= -(-whole // size)
@@ -281,6 +290,16 @@ def depthwise_tile(problem: Problem, width: int, workers: int) -> tuple[tuple[in
         tile.append(min(problem.pixels[dim], _up(-(-problem.pixels[dim] // parts), unit)))
         wanted //= -(-tile[-1] // unit)
     return tuple(tile[::-1]), channels
+
+
+def _tiles_of_one_group(problem: Problem):
+    """Tiles of pixels, of one group's where there are groups."""
+    if problem.group is None:
+        yield from _pixel_tiles(problem.pixels)
+        return
+    before, behind = problem.pixels[: problem.group], problem.pixels[problem.group + 1 :]
+    for tile in _pixel_tiles(before + behind):
+        yield (*tile[: len(before)], 1, *tile[len(before) :])
 
 
 def _pixel_tiles(pixels: tuple[int, ...]):
