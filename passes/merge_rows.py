@@ -19,7 +19,8 @@ from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
 
 from .base import Pass
-from .normalize import run_upstream
+from .normalize import fold_movement, run_upstream
+from .stages.transposed_rows import split_transposed_rows
 
 __all__ = ["MergeRows"]
 
@@ -31,9 +32,12 @@ MOST = 4
 class MergeRows(Pass):
     """Merge the leading dimensions of element-wise and row-wise ops around products that have them merged.
 
+    Before that, rows of products are split where they were transposed before they were merged, or are transposed afterwards:
+    such a layer (over tokens, in a mixer) is a product of a batch, which reads and writes memory as it lies.
+
     Ops that pass values to each other are rewritten together, where all that they read from outside is an argument, a constant
-    start value, has none of the dimensions, or is an expansion of merged rows. Only for targets that are GPUs. Option:
-    `target`.
+    start value, has none of the dimensions, or is an expansion of merged rows. What follows a product, such as a residual that
+    is added, also reads what is in memory for others. Only for targets that are GPUs. Option: `target`.
     """
 
     name: ClassVar[str] = "kitsune-merge-rows"
@@ -42,8 +46,10 @@ class MergeRows(Pass):
     def run(self, module: ir.Operation) -> None:
         if not find_target(self.target).is_gpu:
             return
-        changed = False
         with module.context, ir.Location.unknown():
+            changed = split_transposed_rows(module)
+            if changed:
+                fold_movement(module)
             for count in range(MOST, 1, -1):
                 for group in _groups([op for op in walk(module) if _mergeable(op, count)], count):
                     for op in group:
@@ -107,21 +113,55 @@ def _groups(ops: Sequence[ir.Operation], count: int) -> list[list[ir.Operation]]
 
 
 def _fits(op: ir.Operation, others: dict[int, ir.Operation], count: int) -> bool:
-    """Whether all that an op reads can be had with merged rows, and who uses its results does not mind."""
+    """Whether all that an op reads can be had with merged rows, and who uses its results does not mind.
+
+    What follows a product (a residual that is added) belongs to its stage whatever comes after, and may read what is in memory
+    anyway for others that read it, too.
+    """
+    follows = _follows_product(op, count)
     for value, map_ in zip(op.operands, affine_maps(op), strict=True):
         maker = defining_op(value)
         if not _rows_of(map_, count) or maker is None or hash(maker) in others:
             continue
         if maker.name == "tensor.empty" or constant_fill(maker) is not None or _merged(maker, count):
             continue
-        if defining_op(root_of(value)) is not None:
+        if defining_op(root_of(value)) is not None and not (follows and len(_readers(value)) > 1):
             return False
-    for result in op.results:
+    for result in op.results if not follows else ():
         for use in result.uses:
             user = use.owner.operation
             if is_generic(user) and hash(user) not in others and ATTENTION not in user.attributes and not is_contraction(user):
                 return False
     return True
+
+
+def _follows_product(op: ir.Operation, count: int) -> bool:
+    """Whether an element-wise op reads, as expanded rows, what element-wise ops make of a product and nothing else reads."""
+    if set(iterator_kinds(op)) != {"parallel"}:
+        return False
+    for value in op.operands:
+        maker = defining_op(value)
+        if not _merged(maker, count) or maker is None or maker.name != "tensor.expand_shape":
+            continue
+        if _ends_product(maker.operands[0]):
+            return True
+    return False
+
+
+def _ends_product(value: ir.Value, depth: int = MOST) -> bool:
+    """Whether a few element-wise ops, each read by the next one alone, make a value of a product."""
+    maker = defining_op(value)
+    if maker is None or not depth or len(_readers(value)) != 1:
+        return False
+    if is_contraction(maker):
+        return True
+    if not is_generic(maker) or set(iterator_kinds(maker)) != {"parallel"}:
+        return False
+    return any(_ends_product(given, depth - 1) for given in list(maker.operands)[: len(maker.operands) - len(maker.results)])
+
+
+def _readers(value: ir.Value) -> set[int]:
+    return {hash(use.owner.operation) for use in value.uses}
 
 
 def _beside_merged(op: ir.Operation, count: int) -> bool:
