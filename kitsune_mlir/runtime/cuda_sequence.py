@@ -43,7 +43,8 @@ class CudaSequence:
         wanted = tuple(pointers)
         with self._lock:  # two calls on one stream share an arena: their kernels must not alternate
             # The same object as in the last call, if it is equal: so that each kernel need not compare all pointers.
-            if wanted != (kept := self._pointers.get(stream)):
+            kept = self._pointers.get(stream)
+            if kept is None or kept != wanted:
                 self._pointers[stream] = kept = wanted
             first, *others = self.executors
             state = first.calm_state(stream)
