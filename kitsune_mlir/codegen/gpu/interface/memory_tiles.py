@@ -34,6 +34,8 @@ CROSSED_BYTES = 256
 """Bytes that a tile of a permuting map has along the last dimension of each tensor."""
 CROSSED_TILES = 8
 """Tiles for each worker that a permuting map has at least before they become larger."""
+SHARED_TILES = 1
+"""The same where other stages wait for its tiles, and a block with them has a multiprocessor for itself."""
 CROSSED_POINTS = 4096
 """Points of such a tile where its runs alone would leave a thread an element or two."""
 SHARED_TILE = 8192
@@ -160,11 +162,13 @@ def _crossed_tile(figures: Figures, crossed: tuple[tuple[int, ...], ...], target
                 rows //= 2
             tile[dim] = max(tile[dim], even([sizes[dim]], [max(1, rows)], 1)[0])
             wanted //= tile[dim]
-    few = math.prod(tile) <= 2 * THREADS  # a dimension is short, and both runs are soon complete
+    # A dimension is short, and both runs are soon complete; or others wait for the tiles, of which each is posted.
+    few = math.prod(tile) <= 2 * THREADS or not figures.alone
+    least = CROSSED_TILES if figures.alone else SHARED_TILES
     for dim in reversed(crossed[0] if few else ()):
         while 2 * math.prod(tile) <= CROSSED_POINTS and tile[dim] < sizes[dim]:
             rows = min(sizes[dim], 2 * tile[dim])
-            if tiles(dim, rows) < CROSSED_TILES * target.workers:
+            if tiles(dim, rows) < least * target.workers:
                 break
             tile[dim] = rows
     return tile
