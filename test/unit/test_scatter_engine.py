@@ -161,12 +161,15 @@ def test_the_largest_is_kept_without_reading_back() -> None:
         assert all(kernel["spill_store_bytes"] == 0 for kernel in program.summary["kernels"])
 
 
-@pytest.mark.parametrize("updates, reduction", [(5, "noftz.bf16"), (50, "f32")])
-def test_few_single_elements_of_16_bits_are_added_as_they_are(updates: int, reduction: str) -> None:
-    """More of them than there are in the result are added in f32."""
+@pytest.mark.parametrize(
+    "updates, columns, reduction", [(5, 38, "noftz.bf16x2"), (30, 36, "noftz.bf16x2"), (5, 37, "noftz.bf16"), (50, 37, "f32")]
+)
+def test_few_single_elements_of_16_bits_are_added_as_they_are(updates: int, columns: int, reduction: str) -> None:
+    """As halves of words, where the result is whole words. More of them than there are in the result are added in f32."""
     torch.manual_seed(updates)
-    x, y = torch.randn(3, 37).bfloat16(), torch.randn(3, updates).bfloat16()
-    index = torch.randint(37, (3, updates))
+    x, y = torch.randn(3, columns).bfloat16(), torch.randn(3, updates).bfloat16()
+    x[:, :4] = -0.0  # nothing is added to its sign
+    index = torch.randint(4, columns, (3, updates))
 
     def function(x, index, y):
         return x.scatter_add(1, index, y)
@@ -177,3 +180,4 @@ def test_few_single_elements_of_16_bits_are_added_as_they_are(updates: int, redu
     exact = function(x.double(), index, y.double())
     own = (function(x, index, y).double() - exact).norm()
     assert (found.double() - exact).norm() <= 2 * own
+    assert torch.signbit(found[:, :4]).all() or reduction == "f32"

@@ -19,6 +19,7 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, constant, select
 from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes, load_elements, store_elements
 from kitsune_mlir.codegen.gpu.interface.window import BASE_ALIGN
 from kitsune_mlir.dialects.scatter_kinds import ADDITIONS, ASSIGN
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 
 __all__ = ["Combination", "combined"]
 
@@ -48,18 +49,25 @@ class Combination:
         kind: as `kitsune.atomic_scatter` has it.
         dtype: type of an element in memory.
         width: elements of a run, which is aligned to its size.
+        pairs: the tensor that is changed begins at a word, and ends with one.
     """
 
     kind: str
     dtype: str
     width: int
+    pairs: bool = False
 
     @classmethod
-    def of(cls, kind: str, dtype: str, columns: int, offsets: Sequence[int]) -> Combination:
-        """Runs as long as rows of `columns` elements and the buffers' offsets, in bytes, allow: up to 16 bytes."""
+    def of(cls, kind: str, dtype: str, columns: int, offsets: Sequence[int], rows: int = 0) -> Combination:
+        """Runs as long as rows of `columns` elements and the buffers' offsets, in bytes, allow: up to 16 bytes.
+
+        Args:
+            offsets: the last one is that of the tensor that is changed, of so many `rows`.
+        """
         dtype = "i8" if dtype == "i1" else dtype
         if kind in ADDITIONS:
-            return cls(kind, dtype, widest(dtype, columns, list(offsets)) or 1)
+            pairs = rows * columns * dtype_bytes(dtype) % 4 == 0 and offsets[-1] % 4 == 0 and rows > 0
+            return cls(kind, dtype, widest(dtype, columns, list(offsets)) or 1, pairs)
         align = math.gcd(16, BASE_ALIGN, columns * dtype_bytes(dtype), *offsets)
         return cls(kind, dtype, max(1, align // dtype_bytes(dtype)))
 
@@ -71,6 +79,20 @@ class Combination:
     def load(self, pointer: Value) -> list[Value]:
         """A run, in registers."""
         return load_elements(pointer, self.dtype, self.width, align=self.width * dtype_bytes(self.dtype))
+
+    def put_at(self, start: Value, element: Value, values: Sequence[Value], before: Sequence[Value]) -> None:
+        """`put` at element number `element` (i64) of a tensor that begins at `start`.
+
+        A single 16-bit float is added as half of a word, whose other half gets -0, which changes nothing: what adds one alone
+        is a loop that swaps words.
+        """
+        size = dtype_bytes(self.dtype)
+        if not (self.kind in ADDITIONS and self.dtype in HALF_TYPES and self.width == 1 and self.pairs):
+            self.put(offset(start, element * size), values, before)
+            return
+        odd, nothing = (element & 1) != 0, constant(-0.0, self.dtype)
+        pair = [select(odd, nothing, values[0]), select(odd, values[0], nothing)]
+        reduce_add(offset(start, (element >> 1) * (2 * size)), pair)
 
     def put(self, pointer: Value, values: Sequence[Value], before: Sequence[Value]) -> None:
         """Combine a run with that at `pointer`; `before` is what was there, now or earlier, if it `looks_first`."""

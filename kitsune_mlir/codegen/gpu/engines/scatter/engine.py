@@ -93,7 +93,7 @@ def _read(task: TaskView) -> _Scatter | str:
     if dtype in HALF_TYPES and kind not in (*ADDITIONS, ASSIGN):
         return f"{dtype} is added or assigned, and combined otherwise in f32"
     columns = math.prod(updates.sizes[1:])
-    combination = Combination.of(kind, dtype, columns, [updates.buffer.offset, destination.offset])
+    combination = Combination.of(kind, dtype, columns, [updates.buffer.offset, destination.offset], destination.shape[0])
     return _Scatter(updates, indices, op.operands[2], destination, columns, combination)
 
 
@@ -184,21 +184,24 @@ def _put(
     combination = scatter.combination
     size = dtype_bytes(combination.dtype)
 
-    def pointer(place: Value) -> Value:
-        return offset(tile.pointer(scatter.destination), (place * scatter.columns + cast(column, "i64", signed=False)) * size)
+    def element(place: Value) -> Value:
+        return place * scatter.columns + cast(column, "i64", signed=False)
+
+    def start() -> Value:
+        return tile.pointer(scatter.destination)
 
     if not combination.looks_first:
 
         def put() -> None:
             place, wanted = _target(scatter, tile, row, index)
-            if_(wanted, lambda: combination.put(pointer(place), values, []))
+            if_(wanted, lambda: combination.put_at(start(), element(place), values, []))
 
         return put
     place, wanted = _target(scatter, tile, row, index)
-    before = combination.load(pointer(select(wanted, place, 0)))
+    before = combination.load(offset(start(), element(select(wanted, place, 0)) * size))
 
     def put_after_look() -> None:
-        if_(wanted, lambda: combination.put(pointer(place), values, before))
+        if_(wanted, lambda: combination.put_at(start(), element(place), values, before))
 
     return put_after_look
 

@@ -73,16 +73,21 @@ class Update:
                 there = there & (emit(at(where[0], lane)) >= emit(evaluator.outer(self.first)))
             inside = cast(emit(at(column, lane)), "i64", signed=False)
 
-            def pointer(place: Value, inside: Value = inside) -> Value:
+            before = []
+            if combination.looks_first:
+                element = select(there, place, 0) * self.columns + inside
                 start = evaluator.tile.pointer(self.buffer)
-                return offset(start, (place * self.columns + inside) * dtype_bytes(combination.dtype))
-
-            before = combination.load(pointer(select(there, place, 0))) if combination.looks_first else []
-            runs.append((there, place, pointer, values[lane : lane + run], before))
+                before = combination.load(offset(start, element * dtype_bytes(combination.dtype)))
+            runs.append((there, place, inside, values[lane : lane + run], before))
 
         def put() -> None:
-            for there, place, pointer, some, before in runs:
-                if_(there, lambda p=place, to=pointer, v=some, b=before: combination.put(to(p), v, b))
+            for there, place, inside, some, before in runs:
+
+                def some_put(place=place, inside=inside, some=some, before=before) -> None:
+                    start = evaluator.tile.pointer(self.buffer)
+                    combination.put_at(start, place * self.columns + inside, some, before)
+
+                if_(there, some_put)
 
         return put
 
@@ -109,5 +114,5 @@ def read_update(task: TaskView, op: ir.Operation) -> Update:
         raise UnsupportedError(op.name, "rows are put into rows as long", str(tensor.type), str(op.location))
     if element in HALF_TYPES and kind not in (*ADDITIONS, ASSIGN):
         raise UnsupportedError(op.name, "16-bit floats are added or assigned", kind, str(op.location))
-    combination = Combination.of(kind, element, math.prod(buffer.shape[1:]), [buffer.offset])
+    combination = Combination.of(kind, element, math.prod(buffer.shape[1:]), [buffer.offset], buffer.shape[0])
     return Update(tensor, indices, first, buffer, combination)
