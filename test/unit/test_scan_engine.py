@@ -64,6 +64,16 @@ def test_blocks_go_on_from_their_last_chunk(dtype, blocks):
     assert program.summary["engines"][0]["pieces"] > 3
 
 
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_other_stages_wait_for_all_chunks(blocks):
+    x = numbers((30011,), I64)
+    program = compiled(lambda x: x.cumsum(0).flip(0).cumsum(0), [x])
+    assert engines(program)[0] == "scan" and len(engines(program)) > 1
+    want = x.cumsum(0).flip(0).cumsum(0)
+    (found,) = emulated(program, [x], [want], blocks)
+    assert torch.equal(found, want)
+
+
 def test_flags_are_counted():
     check(lambda x: x.cumsum(1), torch.rand(3, 4100) < 0.5)
 

@@ -35,6 +35,8 @@ class Split:
         reads: posts that a task makes, one after each read of partial results, until all are read.
         whole: tiles at the beginning that one block does alone: only the last wave's are shared. They are "piece" `pieces`.
         spread: every piece's block adds up, stores and posts a part of the tile.
+        chained: every piece's block stores and posts a part of the tile, and waits for the pieces before its own alone. There
+            may be more of them than blocks.
     """
 
     pieces: int
@@ -43,6 +45,12 @@ class Split:
     reads: int
     whole: int = 0
     spread: bool = False
+    chained: bool = False
+
+    @property
+    def posts(self) -> int:
+        """Pieces of a tile that post a part of it each."""
+        return self.pieces if self.spread or self.chained else 1
 
     @property
     def parts(self) -> int:

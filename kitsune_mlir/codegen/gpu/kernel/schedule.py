@@ -149,7 +149,7 @@ def _weights(plans: Sequence[Plan]) -> dict[int, int]:
     weights = {signal.semaphore.first: 1 for plan in plans for signal in (*plan.task.waits, *plan.task.posts)}
     for plan in plans:
         for post in plan.task.posts:
-            parts = plan.split.pieces if plan.split and plan.split.spread else 2 if plan.halves else 1
+            parts = plan.split.posts if plan.split and plan.split.posts > 1 else 2 if plan.halves else 1
             weights[post.semaphore.first] = math.lcm(weights[post.semaphore.first], parts)
     return weights
 

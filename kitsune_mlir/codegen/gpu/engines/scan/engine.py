@@ -132,7 +132,7 @@ class ScanEngine(Engine):
             pieces = layout.chunks
         if pieces > 1:
             parts = task.tiles * pieces
-            split = Split(pieces, parts * layout.lines * NUMBER_BYTES, parts, parts)
+            split = Split(pieces, parts * layout.lines * NUMBER_BYTES, parts, parts, chained=True)
         return Plan(
             self.name,
             task,
