@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kitsune_mlir.frontend.counted_sort import counted_ends, from_keys, is_counted
 from kitsune_mlir.frontend.dtypes import worst_of
 
 __all__ = ["ORDERS", "topk"]
@@ -96,7 +97,15 @@ def sort(x: Tensor, dim: int = -1, descending: bool = False) -> Any:
     values, places = _parts(x, 1 << (-(-n // WHOLE) - 1).bit_length(), descending)
     while values.shape[-2] > 1:
         values, places = _merged(values, places, descending)
-    return values.squeeze(-2)[..., :n], places.squeeze(-2)[..., :n]
+    values, places = values.squeeze(-2)[..., :n], places.squeeze(-2)[..., :n]
+    return (_counted(x, descending) if is_counted(x) else values), places
+
+
+def _counted(x: Tensor, descending: bool) -> Tensor:
+    """The elements of a long row [..., n], in order: each place has the first key that ends after it."""
+    ends = counted_ends(x.reshape(-1), descending)
+    place = torch.arange(x.shape[-1], device=x.device).to(torch.int32)
+    return from_keys(_searchsorted(ends, place, out_int32=True, right=True), x, descending).reshape(x.shape)
 
 
 def sorted_(x: Tensor, dim: int, descending: bool = False) -> tuple[Tensor, Tensor]:
