@@ -11,7 +11,7 @@ import math
 
 from torch_mlir import ir
 
-from .access import affine_maps, is_tensor, iterator_kinds
+from .access import affine_maps, is_tensor, iterator_kinds, shape_of
 from .factors import Flat, flat, unify
 from .iteration import is_reshape
 from .match_failure import require
@@ -19,7 +19,17 @@ from .products import body_of, defining_op, is_contraction, is_generic, is_proje
 from .scalar_tree import Node, Tree, TreeReader, generic_loops, walked
 from .softmax_tree import Step, read_softmax, unrounded
 
-__all__ = ["Attention", "Operand", "Step", "read_attention"]
+__all__ = [
+    "Attention",
+    "Operand",
+    "Step",
+    "dims_of",
+    "last_move",
+    "leaf_of",
+    "operand_of",
+    "read_attention",
+    "summed_factors",
+]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,6 +54,8 @@ class Attention:
         steps: what happens to the scaled scores before the softmax, in order.
         guarded: rows without any key give zeros (otherwise NaN).
         result: the tensor that leaves, and its dimensions.
+        scores: the first product, and its dimensions.
+        logarithms: tensors that are the logarithm of each row's sum of exponentials.
     """
 
     product: ir.Operation
@@ -60,6 +72,8 @@ class Attention:
     steps: tuple[Step, ...]
     guarded: bool
     result: Operand
+    scores: Operand
+    logarithms: tuple[Operand, ...] = ()
 
     @property
     def outer(self) -> Flat:
@@ -93,7 +107,7 @@ def read_attention(weighted: ir.Operation) -> Attention:
     walked(weights.dims, maps[number], loops)
     walked(value.dims, maps[1 - number], loops)
     outputs = TreeReader({weighted.results[0]: "result"})
-    last = _follow(weighted.results[0])
+    last = last_move(weighted.results[0])
     result = outputs.node(last)
     walked(outputs.node(weighted.results[0]).dims, maps[2], loops)
     first_loops, first_maps = generic_loops(product), affine_maps(product)
@@ -102,31 +116,36 @@ def read_attention(weighted: ir.Operation) -> Attention:
         walked(side.dims, map_, first_loops)
     walked(reader.node(product.results[0]).dims, first_maps[2], first_loops)
     leaves = [_parts(side, reader) for side in (*sides, value)]
+    logarithms = [
+        reader.node(made) for made in _logarithms(product, math.prod(f.size for f in summed_factors(weighted, loops)))
+    ]
     # From here on no factor is split any more.
-    column = _summed(weighted, loops)
+    column = summed_factors(weighted, loops)
     keyed = [any(factor in flat(dim) for dim in side.dims for factor in column) for side in sides]
     require(not column or keyed.count(True) == 1, "not one of the scores' factors walks the keys")
     at = keyed.index(True) if column else 1
     query, keys = leaves[1 - at], leaves[at]
     require(len(query) == 1, "the queries are a concatenation")
-    scale, steps, guarded = read_softmax(reader.tree(weights), column)
-    width = _summed(product, first_loops)
-    head = tuple(f for dim in value.dims for f in flat(dim) if f not in column and not any(f in d for d in _dims(query[0])))
+    scale, steps, guarded, known = read_softmax(reader.tree(weights), column, [reader.tree(node) for node in logarithms])
+    width = summed_factors(product, first_loops)
+    head = tuple(f for dim in value.dims for f in flat(dim) if f not in column and not any(f in d for d in dims_of(query[0])))
     attention = Attention(
         product,
         weighted,
-        _operand(query[0]),
-        _operand(_leaf(sides[at])),
-        _operand(_leaf(value)),
-        tuple(map(_operand, keys)),
-        tuple(map(_operand, leaves[2])),
+        operand_of(query[0]),
+        operand_of(leaf_of(sides[at])),
+        operand_of(leaf_of(value)),
+        tuple(map(operand_of, keys)),
+        tuple(map(operand_of, leaves[2])),
         column,
         width,
         head,
         scale,
         steps,
         guarded,
-        Operand(last, _dims(result)),
+        Operand(last, dims_of(result)),
+        operand_of(reader.node(product.results[0])),
+        tuple(operand_of(node) for node, yes in zip(logarithms, known, strict=True) if yes),
     )
     _check(attention, outputs.tree(result))
     return attention
@@ -150,15 +169,15 @@ def _check(attention: Attention, result: Tree) -> None:
             require(set(last) <= mine and not (mine - {*outer, *last, *attention.column} and len(parts) == 1), "odd factors")
 
 
-def _dims(node: Node) -> tuple[Flat, ...]:
+def dims_of(node: Node) -> tuple[Flat, ...]:
     return tuple(flat(dim) for dim in node.dims)
 
 
-def _operand(node: Node) -> Operand:
-    return Operand(node.value, _dims(node))
+def operand_of(node: Node) -> Operand:
+    return Operand(node.value, dims_of(node))
 
 
-def _summed(op: ir.Operation, loops: list) -> Flat:
+def summed_factors(op: ir.Operation, loops: list) -> Flat:
     pairs = zip(loops, iterator_kinds(op), strict=True)
     return tuple(factor for loop, kind in pairs if kind == "reduction" for factor in flat(loop))
 
@@ -187,7 +206,25 @@ def _score_product(weighted: ir.Operation) -> tuple[ir.Operation, int]:
     return next(iter(found.values()))
 
 
-def _follow(value: ir.Value) -> ir.Value:
+def _logarithms(product: ir.Operation, columns: int) -> list[ir.Value]:
+    """What is computed from a product by element-wise generics, reductions and reshapes, with a logarithm in the last step and
+    one number for `columns` of the product's."""
+    rows = math.prod(shape_of(product.results[0])) // columns
+    found, seen, pending = [], {hash(product)}, [product.results[0]]
+    while pending and len(seen) < 64:
+        for use in pending.pop().uses:
+            op = use.owner.operation
+            if hash(op) in seen or not (is_generic(op) or is_reshape(op)) or is_contraction(op):
+                continue
+            seen.add(hash(op))
+            if is_generic(op) and any(inner.name == "math.log" for inner in body_of(op)):
+                found += [made for made in op.results if math.prod(shape_of(made)) == rows]
+            else:
+                pending += op.results
+    return found
+
+
+def last_move(value: ir.Value) -> ir.Value:
     """The last tensor of a chain of single uses that only rounds and moves `value`."""
     while True:
         users = {hash(use.owner): use.owner.operation for use in value.uses}
@@ -207,7 +244,7 @@ def _rounds(op: ir.Operation) -> bool:
     return body == ["arith.truncf"] or (body == [] and last == op.regions[0].blocks[0].arguments[0])
 
 
-def _leaf(node: Node) -> Node:
+def leaf_of(node: Node) -> Node:
     """The tensor in memory that an operand is, looking through movement."""
     while node.op is not None:
         require(is_reshape(node.op) or not body_of(node.op), "a factor of a product is computed")
@@ -219,7 +256,7 @@ def _parts(node: Node, reader: TreeReader) -> list[Node]:
     """The tensors in memory that an operand is, looking through movement and concatenations."""
     found, pending = [], [node]
     while pending:
-        node = _leaf(pending.pop())
+        node = leaf_of(pending.pop())
         maker = defining_op(node.value)
         if maker is None or maker.name != "tensor.concat":
             found.append(node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from torch_mlir import ir
 
@@ -12,7 +13,7 @@ from .factors import Flat
 from .match_failure import require
 from .scalar_tree import Tree, children
 
-__all__ = ["Step", "read_softmax", "unrounded"]
+__all__ = ["Exponential", "Step", "read_gradient", "read_softmax", "unrounded"]
 
 _FLIPPED = {0: 1, 1: 0, 2: 5, 3: 4, 4: 3, 5: 2, 6: 9, 7: 8, 8: 7, 9: 6}  # predicate of arith.cmpi -> its opposite
 _LESS, _LESS_EQUAL, _GREATER, _GREATER_EQUAL = (2, 6), (3, 7), (4, 8), (5, 9)
@@ -79,10 +80,10 @@ class _Plain:
         return id(tree) in self._scored
 
 
-def read_softmax(weights: Tree, column: Flat) -> tuple[float, tuple[Step, ...], bool]:
-    """Scale, steps and guard of p = exp(x - max x) / sum."""
-    plain = _Plain(weights)
-    weights = plain.root
+def read_softmax(weights: Tree, column: Flat, others: Sequence[Tree] = ()) -> tuple[float, tuple[Step, ...], bool, list[bool]]:
+    """Scale, steps and guard of p = exp(x - max x) / sum; which of some other trees are the logarithm of sum exp x."""
+    plain = _Plain(("op", "", "", "", weights, *others))
+    weights, *others = plain.root[4:]
     require(_is(weights, "arith.divf"), "the weights are no quotient")
     numerator, total = weights[4], weights[5]
     total, guarded_sum = _unguarded(total, 0.0, 1.0)
@@ -93,7 +94,72 @@ def read_softmax(weights: Tree, column: Flat) -> tuple[float, tuple[Step, ...], 
     require(top[:2] == ("max", column) and top[2] is scores, "what is subtracted is not the maximum")
     require(guarded_max == guarded_sum, "only one of maximum and sum is guarded")
     scale, steps = _scores(scores, column, plain)
-    return scale, tuple(steps), guarded_max
+    return scale, tuple(steps), guarded_max, [_is_log_of_sum(other, scores, column) for other in others]
+
+
+@dataclasses.dataclass(frozen=True)
+class Exponential:
+    """p = exp(x - log sum exp x), and what it is multiplied by.
+
+    Attributes:
+        scale, steps: what makes x of the scores.
+        logarithm: what is read for log sum exp x; None where it is computed from the same scores.
+        factor: a constant factor of p.
+        mean: p is multiplied by the hole "slope" less this; None: it is not.
+    """
+
+    scale: float
+    steps: tuple[Step, ...]
+    logarithm: Tree | None
+    factor: float
+    mean: Tree | None
+
+
+def read_gradient(tree: Tree, column: Flat) -> Exponential:
+    """A product of probabilities, made again from the hole "score", with constants and what the hole "slope" gives."""
+    plain = _Plain(tree)
+    pending, factor = [plain.root], 1.0
+    exponentials: list[Tree] = []
+    differences: list[Tree] = []
+    while pending:
+        term = pending.pop()
+        if _is(term, "arith.mulf"):
+            pending += term[4:]
+        elif term[0] == "const":
+            factor *= float(term[1])
+        else:
+            (exponentials if _is(term, "math.exp") else differences).append(term)
+    require(len(exponentials) == 1 and len(differences) <= 1, "no product of one exponential and one difference")
+    exponent, mean = exponentials[0][4], None
+    for difference in differences:
+        known = _is(difference, "arith.subf") and difference[4] == ("hole", "slope") and difference[5][0] == "load"
+        require(known, "what the weights are multiplied by is no difference")
+        mean = difference[5]
+    require(_is(exponent, "arith.subf"), "no exponential of a difference")
+    scores, logarithm = exponent[4:]
+    own = _is_log_of_sum(logarithm, scores, column)
+    require(own or logarithm[0] == "load", "what is subtracted is not the logarithm of the sum")
+    scale, steps = _scores(scores, column, plain)
+    return Exponential(scale, tuple(steps), None if own else logarithm, factor, mean)
+
+
+def _is_log_of_sum(tree: Tree, scores: Tree, column: Flat) -> bool:
+    """Whether a tree is max x + log(sum exp(x - max x)), perhaps infinity where that sum is 0, of x = `scores`."""
+    empty = None
+    if _is(tree, "arith.select") and _is(tree[4], "arith.cmpf") and tree[5][:2] == ("const", math.inf):
+        empty, tree = tree[4][4:], tree[6]
+    if not _is(tree, "arith.addf"):
+        return False
+    logarithm, top = tree[4:] if _is(tree[4], "math.log") else tree[:3:-1]
+    if not _is(logarithm, "math.log"):
+        return False
+    total, (unguarded, guarded) = logarithm[4], _unguarded(top, -math.inf, 0.0)
+    if total[:2] != ("sum", column) or unguarded[:2] != ("max", column) or unguarded[2] is not scores:
+        return False
+    if empty is not None and not (any(side is total for side in empty) and any(side[:2] == ("const", 0.0) for side in empty)):
+        return False
+    inner = total[2][4] if _is(total[2], "math.exp") else total
+    return _is(inner, "arith.subf") and inner[4] is scores and inner[5] is top and guarded == (empty is not None)
 
 
 def _is(tree: Tree, name: str) -> bool:
@@ -116,6 +182,7 @@ def _scores(tree: Tree, column: Flat, plain: _Plain) -> tuple[float, list[Step]]
         require(tree[0] == "op" and plain.is_scored(tree), "the scores are not computed from the product")
         way.append(tree)
         tree = _scored_operand(tree, plain)
+    require(tree[1] == "score", "not the scores' product")
     scale, steps = 1.0, []
     for tree in reversed(way):
         if tree[1] == "arith.select":

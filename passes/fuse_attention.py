@@ -1,23 +1,31 @@
 """`kitsune-fuse-attention`: write each attention as one loop nest over (batch, heads, rows), without reshapes inside.
 
+So are its gradients (`dialects.attention_gradient`): that of the queries is a nest over their rows, those of keys and values
+are one over keys. They read the logarithm of each row's sum of exponentials, which attention then has as a second result.
+
 An attention arrives as two batched products with a softmax between them, taken apart by reshapes and transpositions. Here
 it is read (`dialects.attention`) and written again in one fixed form, whose operations all share the dimensions of the
 result but its last: q, k and v are read where they lie in memory, whatever the order of their dimensions, and heads that share
 keys read the same keys. The operations are marked, and `form-stages` makes one stage of each mark.
 """
 
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.attention.tiles import JOINED_ROWS
-from kitsune_mlir.dialects.attention import Attention, read_attention
+from kitsune_mlir.dialects.attention import Attention, Operand, read_attention
+from kitsune_mlir.dialects.attention_gradient import Gradient, between, read_attention_gradient
 from kitsune_mlir.dialects.match_failure import MatchFailure
-from kitsune_mlir.dialects.products import is_contraction
+from kitsune_mlir.dialects.products import defining_op, is_contraction
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.attention.write import write_attention
+from kitsune_mlir.passes.attention.write_gradient import place_of, write_gradient
 
 from .base import Pass
 from .normalize import run_upstream
@@ -26,6 +34,7 @@ from .remarks import remark
 __all__ = ["FuseAttention", "obstacle"]
 
 WIDEST_HEAD = 256
+WIDEST_GRADIENT = 128
 TMA_DIMENSIONS = 5
 
 
@@ -54,6 +63,57 @@ def obstacle(attention: Attention) -> str | None:
     return None
 
 
+def gradient_obstacle(gradient: Gradient) -> str | None:
+    """Why the engine of attention's gradients would not do gradients that were understood; None if it would."""
+    named = (("keys", gradient.column), ("a head's elements", gradient.width), ("values", gradient.head))
+    for name, factors in named:
+        if len(factors) != 1:
+            return f"{name} have {len(factors)} dimensions wider than 1"
+    width, head = gradient.width[0].size, gradient.head[0].size
+    if max(width, head) > WIDEST_GRADIENT or width % 8 or head % 8:
+        return f"heads of {width} and {head} elements; multiples of 8 up to {WIDEST_GRADIENT} are done"
+    if any(step.kind == "causal" and len(step.row) != 1 for step in gradient.steps):
+        return "a causal mask goes by several dimensions"
+    if any(step.kind != "causal" for step in gradient.steps):
+        return "scores are masked by more than their positions"
+    if any(step.kind == "keep" and step.number != -math.inf for step in gradient.steps):
+        return "masked scores are not minus infinity"
+    if not set(gradient.along) or not set(gradient.outer) - set(gradient.rows):
+        return "there is one query or one key"
+    operands = ((gradient.scored, width), (gradient.streamed, width), (gradient.sloped, head), (gradient.weighed, head))
+    for operand, size in (*operands, *zip(gradient.results, (width, head), strict=False)):
+        if sum(len(dim) for dim in operand.dims) > TMA_DIMENSIONS:
+            return f"an operand has more than {TMA_DIMENSIONS} dimensions"
+        if str(ir.ShapedType(operand.value.type).element_type) != gradient.dtype:
+            return "a result is not rounded to the operands' type"
+        if not operand.dims or not operand.dims[-1] or operand.dims[-1][-1].size != size:
+            return "the elements of a head are not neighbours in memory"
+        if operand.dims[-1][-1] not in (gradient.width[0], gradient.head[0]):
+            return "the elements of a head are not neighbours in memory"
+    return None if place_of(gradient) is not None else "an operand is made after a result"
+
+
+def _gradients(op: ir.Operation, contractions: Sequence[ir.Operation]) -> Gradient | None:
+    """The gradients of which `op` is the sum of the scores' gradient; None if it is none."""
+    try:
+        end = between(op)
+        if end.slope is None:
+            return None
+        gradient = read_attention_gradient([op])
+    except MatchFailure:
+        return None
+    if not gradient.keys:
+        return gradient
+    for other in contractions:
+        try:
+            end = between(other)
+            if end.product == gradient.product and end.slope is None:
+                return read_attention_gradient([op, other])
+        except MatchFailure:
+            continue
+    return gradient
+
+
 def _shared_rows(attention: Attention) -> int:
     """Rows of the result that read the same keys."""
     seen = {factor for dim in attention.keys[0].dims for factor in dim}
@@ -79,7 +139,10 @@ class FuseAttention(Pass):
             return
         number = 0
         with module.context, ir.Location.unknown():
-            for op in [op for op in walk(module) if is_contraction(op)]:
+            contractions = [op for op in walk(module) if is_contraction(op)]
+            wanted = {hash(found.product) for op in contractions if (found := self._taken(op, contractions)) and found.made}
+            logarithms: dict[int, tuple[ir.Operation, ir.Value]] = {}
+            for op in contractions:
                 try:
                     attention = read_attention(op)
                 except MatchFailure:
@@ -87,8 +150,59 @@ class FuseAttention(Pass):
                 if (reason := obstacle(attention)) is not None:
                     remark(op, f"attention stays two products: {reason}")
                     continue
+                rows = _leaves_logarithm(attention) and (hash(attention.product) in wanted or bool(attention.logarithms))
                 # Where all rows that share keys are one tile, a concatenation of keys is read part by part.
-                write_attention(attention, number, _shared_rows(attention) <= JOINED_ROWS)
+                left = write_attention(attention, number, _shared_rows(attention) <= JOINED_ROWS, rows)
+                if left is not None:
+                    logarithms[hash(attention.product)] = (attention.product, left)
                 number += 1
+            for op in contractions:
+                number += self._write_gradients(op, contractions, logarithms, number)
         if number:
             run_upstream(module, "canonicalize,cse")
+
+    def _taken(self, op: ir.Operation, contractions: Sequence[ir.Operation]) -> Gradient | None:
+        """The gradients of a sum that the engine does."""
+        found = _gradients(op, contractions)
+        return found if found is not None and gradient_obstacle(found) is None else None
+
+    def _write_gradients(
+        self,
+        op: ir.Operation,
+        contractions: Sequence[ir.Operation],
+        logarithms: Mapping[int, tuple[ir.Operation, ir.Value]],
+        number: int,
+    ) -> int:
+        """Write the gradients of a sum; how many stages they are, 0 or 1."""
+        gradient = _gradients(op, contractions)
+        if gradient is None:
+            return 0
+        reason = None
+        if gradient.made:
+            if hash(gradient.product) in logarithms:
+                left = Operand(logarithms[hash(gradient.product)][1], gradient.logarithm.dims)
+                gradient = dataclasses.replace(gradient, logarithm=left)
+            else:
+                reason = "the attention does not leave the logarithms of its rows' sums"
+        reason = reason or gradient_obstacle(gradient)
+        if reason is not None:
+            remark(op, f"a gradient of attention stays two products: {reason}")
+            return 0
+        write_gradient(gradient, number)
+        return 1
+
+
+def _leaves_logarithm(attention: Attention) -> bool:
+    """Whether the logarithms of the rows' sums can be a second result, which comes in time for all who read them."""
+    last = defining_op(attention.result.value)
+    dims = attention.scores.dims
+    if last is None or any(set(dim) & set(attention.column) and dim != attention.column for dim in dims):
+        return False
+    order = [factor for dim in dims for factor in dim if factor not in attention.column]
+    for operand in attention.logarithms:
+        if [factor for dim in operand.dims for factor in dim] != order:
+            return False
+        users = [use.owner.operation for use in operand.value.uses]
+        if any(user.block == last.block and user.is_before_in_block(last) for user in users):
+            return False
+    return True

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kitsune_mlir.frontend.dtypes import widened
 
-__all__ = ["batched", "grouped_rows", "probabilities", "scaled_dot_product_attention"]
+__all__ = ["batched", "grouped_rows", "masked_scores", "probabilities", "scaled_dot_product_attention"]
 
 
 def scaled_dot_product_attention(
@@ -45,7 +45,9 @@ def scaled_dot_product_attention(
         return NotImplemented
     rows = grouped_rows(query, key) if enable_gqa else query
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
-    weights = probabilities(query, key, rows, factor, attn_mask, is_causal)
+    scores = masked_scores(query, key, rows, factor, attn_mask, is_causal)
+    weights, _ = probabilities(scores, query.dtype, attn_mask is not None)
+    weights = weights.reshape(*rows.shape[:-1], key.shape[-2])
     out = torch.matmul(widened(weights), widened(value))
     return out.reshape(*query.shape[:-1], value.shape[-1]).to(query.dtype)
 
@@ -67,7 +69,7 @@ def batched(a: Tensor, b: Tensor) -> Tensor:
     return found.reshape(*a.shape[:-1], b.shape[-1])
 
 
-def probabilities(
+def masked_scores(
     query: Tensor,
     key: Tensor,
     rows: Tensor,
@@ -76,7 +78,7 @@ def probabilities(
     is_causal: bool,
     product: Callable[[Tensor, Tensor], Tensor] = torch.matmul,
 ) -> Tensor:
-    """The softmax of the scores, in the query's type: `[..., H, L, S]`, or as many rows as `rows` where that is not the query.
+    """Scaled and masked scores `[..., H, L, S]` in f32.
 
     Args:
         rows: the query, or `grouped_rows` of it.
@@ -95,13 +97,23 @@ def probabilities(
             scores = torch.where(attn_mask, scores, float("-inf"))
         else:
             scores = scores + widened(attn_mask)
+    return scores
 
+
+def probabilities(scores: Tensor, dtype: torch.dtype, guarded: bool) -> tuple[Tensor, Tensor]:
+    """The softmax of scores in `dtype`, and the logarithm of each row's sum of exponentials in f32.
+
+    Args:
+        scores: `[..., H, L, S]`.
+        guarded: rows of minus infinity have probabilities of 0, and infinity for the logarithm.
+    """
     top = torch.amax(scores, -1, keepdim=True)
-    if attn_mask is not None:
+    if guarded:
         top = torch.where(top == float("-inf"), 0.0, top)
     weights = torch.exp(scores - top)
     total = weights.sum(-1, keepdim=True)
-    if attn_mask is not None:
+    statistics = top + torch.log(total)
+    if guarded:
+        statistics = torch.where(total == 0, float("inf"), statistics)
         total = torch.where(total == 0, 1.0, total)
-    weights = (weights / total).to(query.dtype)
-    return weights.reshape(*rows.shape[:-1], columns) if rows is not query else weights
+    return (weights / total).to(dtype), statistics.squeeze(-1)

@@ -9,6 +9,7 @@ from torch_mlir.dialects import arith, math, tensor
 
 from kitsune_mlir.dialects.access import shape_of, static_ints
 from kitsune_mlir.dialects.attention import Attention, Operand, Step
+from kitsune_mlir.dialects.attention_gradient import Gradient
 from kitsune_mlir.dialects.attribute_table import ATTENTION
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.factors import Factor, Flat
@@ -17,50 +18,44 @@ from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.scalar_tree import Tree, children, nodes_of
 from kitsune_mlir.passes.stages.copies import copy_of
 
-__all__ = ["write_attention"]
+__all__ = ["Viewed", "Writer", "unview", "view", "write_attention"]
 
 Viewed = tuple[ir.Value, list[Factor]]
 """A tensor each of whose dimensions is one factor."""
 
 
-def write_attention(attention: Attention, number: int, join: bool) -> None:
+def write_attention(attention: Attention, number: int, join: bool, logarithm: bool = False) -> ir.Value | None:
     """Replace the result of an attention by a new computation of it, placed before the operation that makes it.
 
     Args:
         number: what the operations are marked with.
         join: where keys are a concatenation, it is part of the attention; otherwise it is made in memory first.
+        logarithm: the logarithm of each row's sum of exponentials is a result, too, and takes the place of `logarithms`.
+
+    Returns:
+        The logarithm, whose dimensions are those of the scores but for the columns; None if it is not wanted.
     """
     last = defining_op(attention.result.value)
     assert last is not None
     with ir.InsertionPoint(last), attention.weighted.location:
-        made = _Writer(attention, number).write(join)
+        made, rows = _AttentionWriter(attention, number).write(join, logarithm)
+        logarithms = [unview(rows, operand) for operand in attention.logarithms] if rows is not None else []
+        scores = Operand(attention.scores.value, tuple(d for d in attention.scores.dims if d != attention.column))
+        left = unview(rows, scores) if rows is not None else None
     attention.result.value.replace_all_uses_with(made)
+    for operand, value in zip(attention.logarithms, logarithms, strict=False):
+        operand.value.replace_all_uses_with(value)
+    return left
 
 
-class _Writer:
-    def __init__(self, attention: Attention, number: int):
+class Writer:
+    """Generics of an attention or of its gradients; `number` is their mark, None for those that have none."""
+
+    def __init__(self, attention: Attention | Gradient, number: int | None):
         self.attention = attention
-        self.mark = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
+        self.mark = None if number is None else ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
         self.f32 = ir.F32Type.get()
-        self.narrow = ir.ShapedType(attention.query.value.type).element_type
-
-    def write(self, join: bool) -> ir.Value:
-        attention = self.attention
-        outer, column = list(attention.outer), attention.column[0]
-        width, head = attention.width[0], attention.head[0]
-        query = view(attention.query)
-        key = self._joined(attention.key, attention.keys, join)
-        value = self._joined(attention.value, attention.values, join)
-        rows, square = outer, [*outer, column]
-        scores = (self._product(query, key, square, width), square)
-        scores = (self._scaled(scores), square)
-        top = (self._reduce(scores, rows, float("-inf"), arith.maximumf), rows)
-        weights = (self._map([scores, top], square, self.f32, self._exponential), square)
-        total = (self._reduce(weights, rows, 0.0, arith.addf), rows)
-        rounded = (self._map([weights, total], square, self.narrow, self._quotient), square)
-        summed = (self._product(rounded, value, [*outer, head], column), [*outer, head])
-        result = self._map([summed], [*outer, head], self.narrow, lambda x: arith.truncf(self.narrow, x))
-        return unview(result, attention.result)
+        self.narrow = ir.Type.parse(attention.dtype)
 
     # --- the operations ----------------------------------------------------------------------------------------------
 
@@ -70,10 +65,11 @@ class _Writer:
         loops: list[Factor],
         result: list[Factor],
         element: ir.Type,
-        init: ir.Value,
         body: Callable[..., ir.Value],
+        init: ir.Value | None = None,
     ) -> ir.Value:
         """A `linalg.generic`, marked unless it is a fill; loops that the result does not have are reductions."""
+        start = self._empty(result, element) if init is None else init
 
         def map_of(factors: Sequence[Factor]) -> ir.Attribute:
             return ir.AffineMapAttr.get(
@@ -83,13 +79,13 @@ class _Writer:
         kinds = ["parallel" if factor in result else "reduction" for factor in loops]
         op = ir.Operation.create(
             "linalg.generic",
-            [init.type],
-            [*(value for value, _ in inputs), init],
+            [start.type],
+            [*(value for value, _ in inputs), start],
             {
                 "indexing_maps": ir.ArrayAttr.get([*(map_of(factors) for _, factors in inputs), map_of(result)]),
                 "iterator_types": ir.ArrayAttr.get([ir.Attribute.parse(f"#linalg.iterator_type<{k}>") for k in kinds]),
                 "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(inputs), 1]),
-                **({ATTENTION: self.mark} if inputs else {}),
+                **({ATTENTION: self.mark} if inputs and self.mark is not None else {}),
             },
             regions=1,
         )
@@ -105,26 +101,29 @@ class _Writer:
     def _filled(self, factors: Sequence[Factor], number: float) -> ir.Value:
         start = arith.constant(self.f32, number)
         loops = list(factors)
-        return self._generic([], loops, loops, self.f32, self._empty(loops, self.f32), lambda _: start)
+        return self._generic([], loops, loops, self.f32, lambda _: start)
 
-    def _product(self, a: Viewed, b: Viewed, result: list[Factor], along: Factor) -> ir.Value:
+    def product(self, a: Viewed, b: Viewed, result: list[Factor], along: Factor) -> ir.Value:
         def body(x: ir.Value, y: ir.Value, total: ir.Value) -> ir.Value:
             return arith.addf(total, arith.mulf(arith.extf(self.f32, x), arith.extf(self.f32, y)))
 
-        return self._generic([a, b], [*result, along], result, self.f32, self._filled(result, 0.0), body)
+        return self._generic([a, b], [*result, along], result, self.f32, body, self._filled(result, 0.0))
 
-    def _reduce(self, source: Viewed, result: list[Factor], start: float, combine: Callable) -> ir.Value:
-        return self._generic([source], source[1], result, self.f32, self._filled(result, start), combine)
+    def reduce(self, source: Viewed, result: list[Factor], start: float, combine: Callable) -> ir.Value:
+        return self._generic([source], source[1], result, self.f32, combine, self._filled(result, start))
 
-    def _map(self, inputs: Sequence[Viewed], loops: list[Factor], element: ir.Type, body: Callable) -> ir.Value:
+    def sum(self, source: Viewed, result: list[Factor]) -> ir.Value:
+        return self.reduce(source, result, 0.0, arith.addf)
+
+    def map(self, inputs: Sequence[Viewed], loops: list[Factor], element: ir.Type, body: Callable) -> ir.Value:
         def without_init(*arguments: ir.Value) -> ir.Value:
             return body(*arguments[:-1])
 
-        return self._generic(inputs, loops, loops, element, self._empty(loops, element), without_init)
+        return self._generic(inputs, loops, loops, element, without_init)
 
     # --- what they compute -------------------------------------------------------------------------------------------
 
-    def _scaled(self, scores: Viewed) -> ir.Value:
+    def scaled(self, scores: Viewed) -> ir.Value:
         steps, scale = self.attention.steps, self.attention.scale
         if scale == 1.0 and not steps:
             return scores[0]
@@ -139,7 +138,7 @@ class _Writer:
                 score = self._step(step, score, lambda tree: emit(tree, known, scores[1]))
             return score
 
-        return self._map([scores, *inputs], scores[1], self.f32, body)
+        return self.map([scores, *inputs], scores[1], self.f32, body)
 
     def _step(self, step: Step, score: ir.Value, emitted: Callable[[Tree], ir.Value]) -> ir.Value:
         other = emitted(step.tree)
@@ -147,13 +146,49 @@ class _Writer:
             return arith.addf(score, other if other.type == self.f32 else arith.extf(self.f32, other))
         return arith.select(other, score, arith.constant(self.f32, step.number))
 
+
+class _AttentionWriter(Writer):
+    def __init__(self, attention: Attention, number: int):
+        super().__init__(attention, number)
+        self.whole = attention
+
+    def write(self, join: bool, logarithm: bool) -> tuple[ir.Value, ir.Value | None]:
+        """The result, and where wanted the logarithm of each row's sum, its rows in the order of the scores'."""
+        attention = self.whole
+        outer, column = list(attention.outer), attention.column[0]
+        width, head = attention.width[0], attention.head[0]
+        query = view(attention.query)
+        key = self._joined(attention.key, attention.keys, join)
+        value = self._joined(attention.value, attention.values, join)
+        rows, square = outer, [*outer, column]
+        scores = (self.product(query, key, square, width), square)
+        scores = (self.scaled(scores), square)
+        top = (self.reduce(scores, rows, float("-inf"), arith.maximumf), rows)
+        weights = (self.map([scores, top], square, self.f32, self._exponential), square)
+        total = (self.sum(weights, rows), rows)
+        rounded = (self.map([weights, total], square, self.narrow, self._quotient), square)
+        summed = (self.product(rounded, value, [*outer, head], column), [*outer, head])
+        result = self.map([summed], [*outer, head], self.narrow, lambda x: arith.truncf(self.narrow, x))
+        rows_of_scores = [factor for dim in attention.scores.dims for factor in dim if factor != column]
+        left = self._generic([top, total], outer, rows_of_scores, self.f32, self._log_of_sum) if logarithm else None
+        return unview(result, attention.result), left
+
+    def _log_of_sum(self, top: ir.Value, total: ir.Value, _: ir.Value) -> ir.Value:
+        if self.whole.guarded:
+            top = self._instead(top, float("-inf"), 0.0)
+        found = arith.addf(top, math.log(total))
+        if self.whole.guarded:
+            empty = arith.cmpf(arith.CmpFPredicate.OEQ, total, arith.constant(self.f32, 0.0))
+            found = arith.select(empty, arith.constant(self.f32, float("inf")), found)
+        return found
+
     def _exponential(self, score: ir.Value, top: ir.Value) -> ir.Value:
-        if self.attention.guarded:
+        if self.whole.guarded:
             top = self._instead(top, float("-inf"), 0.0)
         return math.exp(arith.subf(score, top))
 
     def _quotient(self, weight: ir.Value, total: ir.Value) -> ir.Value:
-        if self.attention.guarded:
+        if self.whole.guarded:
             total = self._instead(total, 0.0, 1.0)
         return arith.truncf(self.narrow, arith.divf(weight, total))
 
@@ -166,14 +201,15 @@ class _Writer:
     def _joined(self, whole: Operand, parts: Sequence[Operand], join: bool) -> Viewed:
         if len(parts) == 1 or not join:
             return view(whole)
-        column = self.attention.column[0]
-        known = {*self.attention.outer, *self.attention.width, *self.attention.head}
+        column = self.whole.column[0]
+        known = {*self.whole.outer, *self.whole.width, *self.whole.head}
         views = [view(part) for part in parts]
         orders = [[factor if factor in known else column for factor in factors] for _, factors in views]
         order = next(factors for factors in orders if column in factors)
         at = order.index(column)
         values = [self._part(*viewed, order, at) for viewed in views]
         shape = [factor.size for factor in order]
+        assert self.mark is not None
         attributes = {"dim": ir.IntegerAttr.get(self.mark.type, at), ATTENTION: self.mark}
         type_ = ir.RankedTensorType.get(shape, self.narrow)
         return ir.Operation.create("tensor.concat", [type_], values, attributes).results[0], order
@@ -184,7 +220,7 @@ class _Writer:
         own = next((factor for factor in factors if factor not in others), None)
         wanted = [*order[:at], *([] if own is None else [own]), *order[at + 1 :]]
         if factors != wanted:
-            value = self._map([(value, factors)], wanted, self.narrow, lambda x: x)
+            value = self.map([(value, factors)], wanted, self.narrow, lambda x: x)
         if own is None:
             shape = [factor.size for factor in order]
             shape[at] = 1

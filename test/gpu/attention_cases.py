@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-__all__ = ["CASES", "SMALL", "TIMED", "Case", "inputs_of", "model_of", "reference", "thirds"]
+__all__ = ["CASES", "SMALL", "TIMED", "TRAINED", "TRAINED_TIMED", "Case", "inputs_of", "model_of", "reference", "thirds"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +134,40 @@ TIMED: dict[str, Case] = {
 }
 
 CASES = {**SMALL, **TIMED}
+
+TRAINED: dict[str, Case] = {
+    "plain": Case(2, 4, 4, 256, 256, 64),
+    "causal": Case(2, 4, 4, 512, 512, 128, causal=True),
+    "grouped": Case(2, 8, 2, 256, 256, 128, causal=True),
+    "grouped_plain": Case(1, 8, 2, 200, 136, 64),
+    "bshd": Case(2, 4, 2, 256, 256, 64, causal=True, layout="bshd"),
+    "f16": Case(1, 4, 4, 300, 300, 128, causal=True, dtype="f16"),
+    "width_80": Case(1, 3, 3, 256, 256, 80),
+    "width_40_head_24": Case(1, 2, 2, 130, 150, 40, head=24),
+    "keys_1000": Case(1, 2, 2, 1000, 1000, 64),
+    "keys_1000_causal": Case(1, 2, 2, 1000, 1000, 128, causal=True),
+    "keys_129_causal": Case(2, 2, 2, 129, 129, 64, causal=True),
+    "keys_7": Case(2, 3, 3, 7, 7, 64),
+    "keys_7_causal": Case(2, 3, 3, 7, 7, 64, causal=True),
+    "rows_1": Case(3, 4, 4, 1, 129, 64),
+    "cross": Case(2, 4, 4, 300, 77, 64),
+    "causal_wide": Case(1, 2, 2, 256, 700, 64, causal=True),
+    "causal_tall": Case(1, 2, 2, 700, 256, 64, causal=True),
+    "scale": Case(1, 2, 2, 130, 130, 64, scale=-0.3),
+    "many": Case(5, 16, 4, 400, 400, 128, causal=True),
+    "row_mask": Case(2, 4, 4, 130, 130, 64, mask="rows"),
+    "padding_mask": Case(3, 4, 4, 128, 200, 64, mask="padding"),
+    "float_mask": Case(2, 4, 4, 256, 256, 128, mask="float"),
+    "head_mask_grouped": Case(2, 4, 2, 200, 264, 64, mask="heads"),
+}
+"""Attentions with their gradients."""
+
+TRAINED_TIMED: dict[str, Case] = {
+    "step_4096": Case(1, 32, 32, 4096, 4096, 128, causal=True),
+    "step_2048_grouped": Case(1, 32, 8, 2048, 2048, 128, causal=True),
+    "step_4096_64": Case(1, 32, 32, 4096, 4096, 64, causal=True),
+    "step_1024_plain": Case(4, 16, 16, 1024, 1024, 64),
+}
 
 
 def model_of(case: Case) -> Any:

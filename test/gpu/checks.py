@@ -104,6 +104,7 @@ def _graphs(numbers: Sequence[str]) -> list[str]:
 KINDS = (
     Kind("mma_programs", 120, _names("mma_programs", "CASES")),
     Kind("attention_programs", 120, _names("attention_programs", "CASES")),
+    Kind("attention_gradient_programs", 120, _names("attention_gradient_programs", "CASES")),
     Kind("gemv_programs", 120, _names("gemv_programs", "CASES")),
     Kind("conv_programs", 120, _names("conv_programs", "CASES")),
     Kind("range_programs", 120, _names("range_programs", "CASES")),

@@ -13,7 +13,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
-from test.gpu import attention_cases, chain_programs, conv_programs, gemv_programs, queue_programs, range_programs, row_programs
+from test.gpu import (
+    attention_cases,
+    attention_gradient_programs,
+    chain_programs,
+    conv_programs,
+    gemv_programs,
+    queue_programs,
+    range_programs,
+    row_programs,
+)
 from test.programs.scatters import forms
 
 __all__ = ["CASES", "Case", "compiled"]
@@ -108,6 +117,15 @@ def attention(**numbers: Any) -> Case:
     made = attention_cases.Case(**numbers)
     return Case(
         "attention", lambda: attention_cases.model_of(made), lambda: list(attention_cases.inputs_of(made, "cpu").values())
+    )
+
+
+def attention_gradient(**numbers: Any) -> Case:
+    """A case of `attention_gradient_programs`."""
+    made = attention_cases.Case(**numbers)
+    programs = attention_gradient_programs
+    return Case(
+        "attention_gradient", lambda: programs.model_of(made), lambda: list(programs.trained_inputs(made, "cpu").values())
     )
 
 
@@ -226,6 +244,8 @@ CASES: dict[str, Case] = {
     "decode_made": attention(batch=3, heads=4, kv_heads=2, rows=7, keys=16, width=128, cached=9, made=True),
     "decode_pieces": attention(batch=1, heads=4, kv_heads=2, rows=1, keys=601, width=128, cached=600, made=True),
     "causal": attention(batch=1, heads=2, kv_heads=2, rows=300, keys=300, width=64, causal=True, layout="fused", made=True),
+    "trained": attention_gradient(batch=1, heads=4, kv_heads=2, rows=150, keys=150, width=64, causal=True),
+    "trained_keys_100": attention_gradient(batch=1, heads=2, kv_heads=2, rows=130, keys=100, width=128),
     "masked": attention(batch=1, heads=2, kv_heads=2, rows=130, keys=130, width=64, mask="float"),
     "ranges": ranges(129, 512, ("128x", "72g", "64x")),
     "ranges_ragged": ranges(129, 300, ("14x", "40g", "10x")),

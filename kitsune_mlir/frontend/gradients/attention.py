@@ -14,43 +14,89 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kitsune_mlir.frontend.attention import batched, grouped_rows, probabilities, scaled_dot_product_attention
+from kitsune_mlir.frontend.attention import (
+    batched,
+    grouped_rows,
+    masked_scores,
+    probabilities,
+    scaled_dot_product_attention,
+)
 from kitsune_mlir.frontend.dtypes import widened
 
-__all__ = ["trained_attention"]
+__all__ = ["attention_gradients", "attention_with_statistics", "trained_attention"]
+
+
+def attention_with_statistics(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, factor: float
+) -> tuple[Tensor, Tensor]:
+    """Attention, and of each row the logarithm of its sum of exponentials of scores, `[..., H, L]` in f32."""
+    rows = grouped_rows(query, key)
+    scores = masked_scores(query, key, rows, factor, mask, is_causal, batched)
+    weights, statistics = probabilities(scores, query.dtype, mask is not None)
+    out = batched(weights.reshape(*rows.shape[:-1], key.shape[-2]), value)
+    return out.reshape(*query.shape[:-1], value.shape[-1]).to(query.dtype), statistics
+
+
+def attention_gradients(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    is_causal: bool,
+    factor: float,
+    out: Tensor,
+    statistics: Tensor,
+    gradient: Tensor,
+    of_statistics: Tensor | None = None,
+) -> list[Tensor]:
+    """Gradients of query, key and value.
+
+    Args:
+        out, statistics: what `attention_with_statistics` gave.
+        gradient: of `out`; of_statistics: of `statistics`, which only second derivatives have.
+    """
+    rows = grouped_rows(query, key)
+    columns = key.shape[-2]
+    scores = masked_scores(query, key, rows, factor, mask, is_causal, batched)
+    weights = torch.exp(scores - statistics.unsqueeze(-1)).to(query.dtype).reshape(*rows.shape[:-1], columns)
+    given = gradient.reshape(*rows.shape[:-1], value.shape[-1])
+    # Of each row: what its probabilities' gradients are less, as they add up to 1.
+    mean = (widened(gradient) * widened(out)).sum(-1, keepdim=True)
+    mean = (mean if of_statistics is None else mean - of_statistics.unsqueeze(-1)).reshape(*rows.shape[:-1], 1)
+    of_weights = batched(given, value.transpose(-2, -1))
+    of_scores = (widened(weights) * (of_weights - mean) * factor).to(query.dtype)
+    products = [
+        batched(of_scores, key).reshape(query.shape),
+        batched(of_scores.transpose(-2, -1), rows),
+        batched(weights.transpose(-2, -1), given),
+    ]
+    return [product.to(query.dtype) for product in products]
 
 
 class _Attention(torch.autograd.Function):
-    """Attention of which the mask has no gradient; `factor` of the scores, and whether heads share keys."""
+    """Attention of which the mask has no gradient, and its statistics, through which second derivatives go, too.
+
+    `factor` is that of the scores.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, factor: float
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         ctx.is_causal, ctx.factor = is_causal, factor
-        rows = grouped_rows(query, key)
-        weights = probabilities(query, key, rows, factor, mask, is_causal, batched)
-        out = batched(weights, value).reshape(*query.shape[:-1], value.shape[-1]).to(query.dtype)
-        ctx.save_for_backward(query, key, value, out, *(() if mask is None else (mask,)))
-        return out
+        ctx.set_materialize_grads(False)
+        out, statistics = attention_with_statistics(query, key, value, mask, is_causal, factor)
+        ctx.save_for_backward(query, key, value, out, statistics, *(() if mask is None else (mask,)))
+        return out, statistics
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        query, key, value, out, *masks = ctx.saved_tensors
-        (gradient,) = gradients
-        rows = grouped_rows(query, key)
-        weights = probabilities(query, key, rows, ctx.factor, masks[0] if masks else None, ctx.is_causal, batched)
-        given = gradient.reshape(*rows.shape[:-1], value.shape[-1])
-        # Of each row: what its probabilities' gradients are less, as they add up to 1.
-        mean = (widened(gradient) * widened(out)).sum(-1, keepdim=True).reshape(*rows.shape[:-1], 1)
-        of_weights = batched(given, value.transpose(-2, -1))
-        of_scores = (widened(weights) * (of_weights - mean) * ctx.factor).to(query.dtype)
-        products = [
-            batched(of_scores, key).reshape(query.shape),
-            batched(of_scores.transpose(-2, -1), rows),
-            batched(weights.transpose(-2, -1), given),
-        ]
-        return *(product.to(query.dtype) for product in products), None, None, None
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        query, key, value, out, statistics, *masks = ctx.saved_tensors
+        mask = masks[0] if masks else None
+        gradient, of_statistics = gradients
+        gradient = torch.zeros_like(out) if gradient is None else gradient
+        given = (mask, ctx.is_causal, ctx.factor, out, statistics, gradient, of_statistics)
+        return *attention_gradients(query, key, value, *given), None, None, None
 
 
 def trained_attention(
@@ -77,4 +123,4 @@ def trained_attention(
     if not trained or dropout_p > 0 or not alike or not one_type or (attn_mask is not None and attn_mask.requires_grad):
         return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, **given)
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
-    return _Attention.apply(query, key, value, attn_mask, is_causal, factor)  # type: ignore[no-any-return]
+    return _Attention.apply(query, key, value, attn_mask, is_causal, factor)[0]  # type: ignore[no-any-return]

@@ -16,11 +16,22 @@ from torch_mlir import ir
 from torch_mlir.dialects import math as math_ops
 from torch_mlir.dialects import nvvm
 
+from kitsune_mlir.codegen.gpu.emit.inline_ptx import inline_ptx
 from kitsune_mlir.codegen.gpu.emit.operation import create
 from kitsune_mlir.codegen.gpu.emit.sine import cosine, sine
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, bitcast, constant, fma, maximum, minimum, select, wrap
 
-__all__ = ["APPROXIMATIONS", "LOG2_E", "divide_by_shared", "exp2", "exp_of_change", "exp_of_difference", "jumps", "reciprocal"]
+__all__ = [
+    "APPROXIMATIONS",
+    "LOG2_E",
+    "divide_by_shared",
+    "exp2",
+    "exp_of_change",
+    "exp_of_difference",
+    "jumps",
+    "log2",
+    "reciprocal",
+]
 
 LOG2_E = 1.4426950408889634
 
@@ -53,6 +64,11 @@ def jumps(op: ir.Operation) -> bool:
 def exp2(x: Value) -> Value:
     """2 to the power of `x`, by the hardware: 2 ulp, denormal results are 0."""
     return wrap(nvvm.ex2(x.ir, ftz=True, results=[as_type("f32")]))
+
+
+def log2(x: Value) -> Value:
+    """The logarithm to base 2, by the hardware: within 2^-22 between 0.5 and 2, else 2 ulp; denormals are taken as 0."""
+    return inline_ptx("lg2.approx.ftz.f32 $0, $1;", [x], ["f32"], pure=True)[0]
 
 
 def _exp(x: Value) -> Value:

@@ -10,6 +10,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.failures import named
 from kitsune_mlir.codegen.gpu.engines.attention.engine import AttentionEngine
+from kitsune_mlir.codegen.gpu.engines.attention.gradient_engine import AttentionGradientEngine
 from kitsune_mlir.codegen.gpu.engines.chain.engine import ChainEngine
 from kitsune_mlir.codegen.gpu.engines.conv.depthwise import DepthwiseEngine
 from kitsune_mlir.codegen.gpu.engines.conv.engine import ConvEngine
@@ -48,9 +49,9 @@ __all__ = [
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
-        *(AttentionEngine(), PairsEngine(), ConvEngine(), DepthwiseEngine(), ChainEngine(), GemvEngine(), MmaEngine()),
-        *(RecurrenceEngine(), ScanEngine(), SortEngine(), HistogramEngine(), PairwiseEngine(), ScatterEngine()),
-        *(OrderedEngine(), SimtEngine(), GenericEngine()),
+        *(AttentionEngine(), AttentionGradientEngine(), PairsEngine(), ConvEngine(), DepthwiseEngine(), ChainEngine()),
+        *(GemvEngine(), MmaEngine(), RecurrenceEngine(), ScanEngine(), SortEngine(), HistogramEngine(), PairwiseEngine()),
+        *(ScatterEngine(), OrderedEngine(), SimtEngine(), GenericEngine()),
     )
 }
 """Every engine by its name, which is what the `engine` attribute of stages and tasks says. In this order they are asked what

@@ -8,13 +8,14 @@ multiplies (Shah et al., FlashAttention-3, arXiv 2407.08608, section 3).
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.emit.approx_math import exp2
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.convert import pack_values
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
-from kitsune_mlir.codegen.gpu.emit.value import Value, f32, i32, maximum, minimum, select
+from kitsune_mlir.codegen.gpu.emit.value import Value, f32, i32, i64, maximum, minimum, select
 from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import block_count
 from kitsune_mlir.codegen.gpu.engines.attention.online_softmax import Scores, Softmax
 from kitsune_mlir.codegen.gpu.engines.attention.plan import GROUP_ROWS
@@ -24,8 +25,9 @@ from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.sm90 import wgmma
 from kitsune_mlir.codegen.gpu.sm90.ldmatrix import stage_accumulator
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, Slot, fence_async_shared
+from kitsune_mlir.machine.shared_tile import SharedTile
 
-__all__ = ["consume_tiles"]
+__all__ = ["consume_tiles", "stage_rows"]
 
 TURN = 1  # named barriers 1 and 2: whose turn it is to start products
 JOIN = 3  # named barrier of both consumers
@@ -47,6 +49,21 @@ class State:
     @property
     def values(self) -> list[Value]:
         return [*self.slot.values, *self.softmax.values, *self.weights, *self.sums]
+
+
+def stage_rows(values: Sequence[Value], thread: Value, tile: SharedTile, place: Value, dtype: str) -> None:
+    """Write a warpgroup's accumulator, 64 rows of `2 * len(values)` columns, into shared memory as a 16-bit `dtype`.
+
+    Args:
+        thread: index in the warpgroup.
+        tile, place: the tile, and where its rows are.
+    """
+    columns = 2 * len(values)
+    for col in range(0, columns // 16 * 16, 16):
+        stage_accumulator(values[col // 2 : col // 2 + 8], thread, tile, place, col, dtype)
+    if columns % 16:  # eight columns more: the padding beside them is not stored
+        rest = values[-4:]
+        stage_accumulator([*rest, *rest], thread, tile, place, columns // 16 * 16, dtype)
 
 
 def consume_tiles(pipeline: PipelineState, group: Value) -> None:
@@ -218,24 +235,37 @@ class _Consumer:
     def _store(self, state: State, group: Value | int | None = None) -> None:
         """Leave the result in shared memory for the storing thread."""
         plan, pipeline = self.plan, self.pipeline
-        factors = self.scores.finish(state.softmax)
+        totals, factors = [], []
+        for part in state.softmax.total:
+            totals.append(self.scores.total(part))
+            factors.append(self.scores.inverse(totals[-1]))
         values = [value * factors[register // 2 % 2] for register, value in enumerate(state.sums)]
 
         def write(group: int) -> None:
             pipeline.result_empty[group].wait(self.stored ^ 1)
-            place = offset(pipeline.result, group * GROUP_ROWS * 128)
-            for col in range(0, plan.pattern.head // 16 * 16, 16):
-                stage_accumulator(values[col // 2 : col // 2 + 8], self.local, plan.result_tile, place, col, self.dtype)
-            if plan.pattern.head % 16:  # eight columns more: the padding beside them is not stored
-                rest = values[-4:]
-                stage_accumulator([*rest, *rest], self.local, plan.result_tile, place, plan.pattern.head // 16 * 16, self.dtype)
+            stage_rows(values, self.local, plan.result_tile, offset(pipeline.result, group * GROUP_ROWS * 128), self.dtype)
             fence_async_shared()
+            self._store_logarithms(state.softmax, totals)
             pipeline.result_full[group].arrive()
 
         if plan.split:
             write(0)
         elif len(plan.results) == 2:
             if_(self.group == 0, lambda: write(0), lambda: write(1))
+
+    def _store_logarithms(self, softmax: Softmax, totals: Sequence[Value]) -> None:
+        """Store the logarithms of the rows' sums of exponentials, where they are a result: a lane of each row's four."""
+        window, pattern = self.plan.pattern.logarithm, self.plan.pattern
+        if window is None:
+            return
+        start = window.start(self.tile)
+        for half, total in enumerate(totals):
+            place = start
+            for number, index in enumerate(self.scores.rows[half]):
+                place = offset(place, i64(index) * (window.stride(f"row{number}") * window.bytes))
+            mine = ((self.lane & 3) == 0) & (self.row + 8 * half < pattern.row_count)
+            value = self.scores.logarithm(softmax.top[half], total)
+            if_(mine, functools.partial(store, value, place))
 
     def _merge(self, state: State) -> None:
         """Join the two consumers' parts of the same rows: the second leaves its own in shared memory, the first adds it."""

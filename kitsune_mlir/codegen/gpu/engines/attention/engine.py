@@ -15,7 +15,7 @@ from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.engines.attention import tiles
 from kitsune_mlir.codegen.gpu.engines.attention.consumer import consume_tiles
 from kitsune_mlir.codegen.gpu.engines.attention.decode import consume_few
-from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import KvSchedule
+from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import KvSchedule, tile_costs
 from kitsune_mlir.codegen.gpu.engines.attention.plan import AttentionPlan, make_plan
 from kitsune_mlir.codegen.gpu.engines.attention.producer import PipelineState, ask_for_cached, load_tiles, store_tiles
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext
@@ -53,7 +53,7 @@ class AttentionEngine(Engine):
         # The engine before may have used the same shared memory through the other proxy.
         fence_async_shared()
         task.sync()
-        pipeline = PipelineState(attention, task, KvSchedule(attention, task, attention.workers))
+        pipeline = PipelineState(attention, task, KvSchedule(task, tile_costs(attention, task.view), attention.workers))
 
         def produce() -> None:
             warp = warp_id(task.thread)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch_mlir import ir
 from torch_mlir.dialects import llvm
@@ -17,7 +17,7 @@ from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine import rates
 
-__all__ = ["KvSchedule", "block_count", "causal_limit", "part_of", "tile_costs", "tile_order"]
+__all__ = ["KvSchedule", "block_count", "causal_limit", "costs_of", "last_row", "part_of", "tile_costs", "tile_order"]
 
 MOST_TILES = 16384
 """A longer table of tiles would not fit constant memory; so many tiles are even enough without one."""
@@ -34,15 +34,14 @@ _OPERATIONS = {
 
 
 class KvSchedule:
-    """The order in which a task's tiles are done: as they are numbered, unless some have more keys than others.
+    """The order in which a task's tiles are done: as they are numbered, unless some cost more than others.
 
     Waits are for earlier tasks only, so the order inside a task is free. It is a table in constant memory.
     """
 
-    def __init__(self, plan: AttentionPlan, task: TaskContext, workers: int):
+    def __init__(self, task: TaskContext, costs: Sequence[float] | None, workers: int):
         self.task = task
         self.symbol: str | None = None
-        costs = tile_costs(plan, task.view)
         if costs is None or len(costs) > MOST_TILES or task.end is not None:  # tiles that are left out are the last ones
             return
         order = tile_order(costs, workers)
@@ -89,16 +88,26 @@ def tile_order(costs: Sequence[float], blocks: int) -> list[int]:
 def tile_costs(plan: AttentionPlan, task: TaskView) -> list[float] | None:
     """Blocks of keys of each tile in the order of their numbers, with `rates.ATTENTION_OVERHEAD`; None if all have the same."""
     steps = [step for step in plan.pattern.attention.steps if step.kind == "causal"]
-    if not steps or len(plan.pattern.parts) > 1 or task.tiles > MOST_TILES:
+    if not steps or len(plan.pattern.parts) > 1:
+        return None
+
+    def blocks(offsets: Sequence[int]) -> int:
+        limits = [last_row(step) + offset for step, offset in zip(steps, offsets, strict=True)]
+        return min([plan.blocks, *(max(limit, 0) // plan.block + 1 for limit in limits)])
+
+    return costs_of(task, steps, blocks)
+
+
+def costs_of(task: TaskView, steps: Sequence[Step], blocks: Callable[[Sequence[int]], int]) -> list[float] | None:
+    """`blocks` of each tile with `rates.ATTENTION_OVERHEAD`, given the offset of each of the causal `steps` there; None if all
+    have the same."""
+    if task.tiles > MOST_TILES:
         return None
     costs = []
     for coordinates in itertools.product(*(range(extent) for extent in task.grid)):
         known = dict(zip(task.coordinates, coordinates, strict=True))
-        blocks = plan.blocks
-        for step in steps:
-            limit = last_row(step) + step.constant + sum(_evaluate(value, known) * factor for value, factor in step.terms)
-            blocks = min(blocks, max(limit, 0) // plan.block + 1)
-        costs.append(blocks + rates.ATTENTION_OVERHEAD)
+        offsets = [s.constant + sum(_evaluate(value, known) * factor for value, factor in s.terms) for s in steps]
+        costs.append(blocks(offsets) + rates.ATTENTION_OVERHEAD)
     return costs if len(set(costs)) > 1 else None
 
 

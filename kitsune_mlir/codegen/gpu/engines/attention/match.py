@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.dialects.access import shape_of, static_ints
-from kitsune_mlir.dialects.attention import Attention, Operand, read_attention
+from kitsune_mlir.dialects.attention import Attention, Operand, Step, read_attention
 from kitsune_mlir.dialects.factors import Factor
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import defining_op, is_contraction
 from kitsune_mlir.dialects.scalar_tree import nodes_of
 from kitsune_mlir.dialects.tile_records import Load, Offset, Store, TaskView
 
-__all__ = ["Masked", "Part", "Pattern", "match"]
+__all__ = ["Masked", "Part", "Pattern", "load_for", "masks_of", "match", "record_window", "window_of"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,6 +62,7 @@ class Pattern:
         parts: the keys and values, in order.
         sides: the side of each factor.
         loads: windows of what the steps' trees read, by the tensor and where its dimensions lie.
+        logarithm: where the logarithm of each row's sum of exponentials goes, if it is a result.
     """
 
     attention: Attention
@@ -70,6 +72,7 @@ class Pattern:
     parts: tuple[Part, ...]
     sides: dict[Factor, str]
     loads: dict[tuple, Masked]
+    logarithm: Window | None = None
 
     @property
     def row_count(self) -> int:
@@ -102,8 +105,11 @@ def match(task: TaskView) -> Pattern:
     if len(products) != 2:
         raise MatchFailure(f"{len(products)} products; attention has two")
     attention = read_attention(products[1])
-    if len(task.stores) != 1 or task.stores[0].tensor != attention.result.value:
-        raise MatchFailure("the task stores something else than the attention's result")
+    stores = {store.tensor: store for store in task.stores}
+    logarithm = next((operand for operand in attention.logarithms if operand.value in stores), None)
+    known = [attention.result.value, *([] if logarithm is None else [logarithm.value])]
+    if len(task.stores) != len(known) or set(stores) != set(known):
+        raise MatchFailure("the task stores something else than the attention's results")
     for name, factors in (("keys", attention.column), ("width", attention.width), ("head", attention.head)):
         if len(factors) != 1:
             raise MatchFailure(f"{len(factors)} dimensions of the {name}; one is done")
@@ -122,36 +128,46 @@ def match(task: TaskView) -> Pattern:
         sizes = {_extent(operand, sides, "key") for operand in (key, value)}
         if len(sizes) != 1:
             raise MatchFailure("keys and values are concatenated differently")
-        parts.append(Part(_window(task, key, sides), _window(task, value, sides), sizes.pop()))
-    loads = {}
-    for node in (node for step in attention.steps for node in nodes_of(step.tree) if node[0] == "load"):
-        mine = tuple(sides[factor] for dim in node[2] for factor in dim)
-        if any(len(dim) > 1 for dim in node[2]) or any(side in ("width", "head") for side in mine):
-            raise MatchFailure("a mask that is reshaped inside of the tile")
-        loads[node] = Masked(_window(task, Operand(node[1], node[2]), sides), mine)
+        parts.append(Part(window_of(task, key, sides), window_of(task, value, sides), sizes.pop()))
     return Pattern(
         attention,
         tuple(factor.size for factor in attention.outer),
-        _window(task, attention.query, sides),
-        _record_window(task.stores[0], attention.result, sides),
+        window_of(task, attention.query, sides),
+        record_window(stores[attention.result.value], attention.result, sides),
         tuple(parts),
         sides,
-        loads,
+        masks_of(task, attention.steps, sides),
+        None if logarithm is None else record_window(stores[logarithm.value], logarithm, sides),
     )
+
+
+def masks_of(task: TaskView, steps: Sequence[Step], sides: dict[Factor, str]) -> dict[tuple, Masked]:
+    """Windows of what the steps' trees read, by the tensor and where its dimensions lie."""
+    loads = {}
+    for node in (node for step in steps for node in nodes_of(step.tree) if node[0] == "load"):
+        mine = tuple(sides[factor] for dim in node[2] for factor in dim)
+        if any(len(dim) > 1 for dim in node[2]) or any(side in ("width", "head") for side in mine):
+            raise MatchFailure("a mask that is reshaped inside of the tile")
+        loads[node] = Masked(window_of(task, Operand(node[1], node[2]), sides), mine)
+    return loads
 
 
 def _extent(operand: Operand, sides: dict[Factor, str], side: str) -> int:
     return math.prod(factor.size for dim in operand.dims for factor in dim if sides[factor] == side)
 
 
-def _window(task: TaskView, operand: Operand, sides: dict[Factor, str]) -> Window:
-    load = task.load_of(operand.value)
-    maker = defining_op(operand.value)
-    if load is None and maker is not None and maker.name == "tensor.extract_slice":
-        load = _sliced(task, maker)
+def window_of(task: TaskView, operand: Operand, sides: dict[Factor, str]) -> Window:
+    load = load_for(task, operand.value)
     if load is None:
         raise MatchFailure("an operand is not in memory")
-    return _record_window(load, operand, sides)
+    return record_window(load, operand, sides)
+
+
+def load_for(task: TaskView, value: ir.Value) -> Load | None:
+    """The load that a tensor is, or is a constant slice of."""
+    maker = defining_op(value)
+    load = task.load_of(value)
+    return _sliced(task, maker) if load is None and maker is not None and maker.name == "tensor.extract_slice" else load
 
 
 def _sliced(task: TaskView, op: ir.Operation) -> Load | None:
@@ -170,7 +186,7 @@ def _sliced(task: TaskView, op: ir.Operation) -> Load | None:
     return dataclasses.replace(load, tensor=op.results[0], offsets=tuple(moved), sizes=tuple(sizes))
 
 
-def _record_window(record: Load | Store, operand: Operand, sides: dict[Factor, str]) -> Window:
+def record_window(record: Load | Store, operand: Operand, sides: dict[Factor, str]) -> Window:
     """The window of a record; dimensions of which it has one element at a known place are part of the buffer's offset."""
     if any(len(dim) > 1 for dim in operand.dims) or [n for n in record.sizes if n != 1] != [
         n for n in shape_of(operand.value) if n != 1

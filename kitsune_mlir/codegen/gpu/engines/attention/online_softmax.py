@@ -11,22 +11,15 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from torch_mlir import ir
-
-from kitsune_mlir.codegen.gpu.emit.approx_math import LOG2_E, exp2
-from kitsune_mlir.codegen.gpu.emit.memory import offset
-from kitsune_mlir.codegen.gpu.emit.operation import create
+from kitsune_mlir.codegen.gpu.emit.approx_math import LOG2_E, exp2, log2
 from kitsune_mlir.codegen.gpu.emit.reduce import over_lanes, over_registers
-from kitsune_mlir.codegen.gpu.emit.value import Value, cast, constant, f32, fma, i32, i64, maximum, minimum, select
-from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
+from kitsune_mlir.codegen.gpu.emit.value import Value, cast, f32, fma, i32, maximum, minimum, select
 from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import causal_limit, part_of
-from kitsune_mlir.codegen.gpu.engines.attention.match import Masked
+from kitsune_mlir.codegen.gpu.engines.attention.masks import Masks
 from kitsune_mlir.codegen.gpu.engines.attention.plan import AttentionPlan
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.sm90.wgmma import register_column
 from kitsune_mlir.dialects.attention import Step
-from kitsune_mlir.dialects.deep import postorder
-from kitsune_mlir.dialects.scalar_tree import Tree, children
 
 __all__ = ["ROW_LANES", "Scores", "Softmax"]
 
@@ -71,6 +64,7 @@ class Scores:
         self.attention = plan.pattern.attention
         self.col = (lane & 3) * 2 + first_key
         self.rows = [self._rows(row + 8 * half) for half in range(2)]
+        self.masks = Masks(plan.pattern.sides, plan.pattern.loads, tile, self.rows)
         self.steps = self.attention.steps
         self.limits = self._limits()
         self.columns = plan.pattern.keys
@@ -152,55 +146,19 @@ class Scores:
                 inside = inside & (key <= self.limits[half])
             for step in self.steps:
                 if step.kind == "keep":
-                    inside = inside & self._tree(step.tree, half, minimum(key, end - 1))
+                    inside = inside & self.masks.value(step.tree, half, minimum(key, end - 1))
             return select(inside, value, f32(-math.inf))
         there = minimum(key, end - 1)
         for step in self.steps:
             if step.kind == "bias":
-                value = fma(cast(self._tree(step.tree, half, there), "f32"), LOG2_E, value)
+                value = fma(cast(self.masks.value(step.tree, half, there), "f32"), LOG2_E, value)
             else:
-                keep = key <= self._limit(step, half) if step.kind == "causal" else self._tree(step.tree, half, there)
+                keep = key <= self._limit(step, half) if step.kind == "causal" else self.masks.value(step.tree, half, there)
                 value = select(keep, value, f32(step.number * LOG2_E))
         return select(inside, value, f32(-math.inf))
 
     def _limit(self, step: Step, half: int) -> Value:
         return causal_limit(step, self._along(step, half), self.tile)
-
-    def _tree(self, tree: Tree, half: int, key: Value) -> Value:
-        """A scalar of a mask or bias at one row and key."""
-        made: dict[int, Value] = {}
-        for node in postorder([tree], children, id):
-            made[id(node)] = self._scalar(node, [made[id(child)] for child in children(node)], half, key)
-        return made[id(tree)]
-
-    def _scalar(self, node: Tree, operands: list[Value], half: int, key: Value) -> Value:
-        kind = node[0]
-        if kind == "const":
-            return constant(bool(node[1]) if node[2] == "i1" else node[1], "i64" if node[2] == "index" else node[2])
-        if kind == "outside":
-            return cast(self.tile.index(node[1]), "i64") if _is_index(node[1].type) else self.tile.index(node[1])
-        if kind == "index":
-            total = i32(0)
-            for factor in node[1]:
-                total = total * factor.size + self._position(self.plan.pattern.sides[factor], half, key)
-            return cast(total, "i64")
-        if kind == "load":
-            return self._load(self.plan.pattern.loads[node], half, key)
-        type_ = "i64" if node[3] == "index" else node[3]
-        if node[1] in ("arith.index_cast", "arith.index_castui"):
-            return cast(operands[0], type_)
-        attributes = {"predicate": ir.Attribute.parse(node[2])} if node[2] else {}
-        return create(node[1], operands, [type_], attributes)[0]
-
-    def _position(self, side: str, half: int, key: Value) -> Value:
-        return key if side == "key" else self.rows[half][int(side.removeprefix("row"))]
-
-    def _load(self, masked: Masked, half: int, key: Value) -> Value:
-        window = masked.window
-        place = window.start(self.tile)
-        for side in masked.sides:
-            place = offset(place, i64(self._position(side, half, key)) * (window.stride(side) * window.bytes))
-        return load_elements(place, window.dtype, 1, constant=window.constant)[0]
 
     # --- softmax -----------------------------------------------------------------------------------------------------
 
@@ -238,17 +196,17 @@ class Scores:
         state = Softmax((tops[0], tops[1]), (totals[0], totals[1]))
         return weights, state, (factors[0], factors[1]) if before is not None else None
 
-    def finish(self, state: Softmax) -> tuple[Value, Value]:
-        """One over each row's sum, over all threads that share the row."""
-        first, second = (self.inverse(over_lanes("add", total, ROW_LANES)) for total in state.total)
-        return first, second
+    def total(self, part: Value) -> Value:
+        """A row's sum, of what each of the threads that share the row has."""
+        return over_lanes("add", part, ROW_LANES)
+
+    def logarithm(self, top: Value, total: Value) -> Value:
+        """The logarithm of a row's sum of exponentials of scores; of a row without any key infinity if guarded."""
+        found = (fma(top, self.factor if self.pure else 1.0, log2(total))) * (1 / LOG2_E)
+        return select(total == 0.0, f32(math.inf), found) if self.attention.guarded else found
 
     def inverse(self, total: Value) -> Value:
         """One over the sum of a row; of a row without any key 1 if guarded (its weighted sum is 0), else infinity."""
         if self.attention.guarded:
             total = select(total == 0.0, f32(1.0), total)
         return f32(1.0) / total
-
-
-def _is_index(type_: ir.Type) -> bool:
-    return isinstance(type_, ir.IndexType)

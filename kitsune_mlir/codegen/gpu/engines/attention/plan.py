@@ -21,7 +21,7 @@ from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.shared_tile import PANEL_COLS, SharedTile
 
-__all__ = ["GROUP_ROWS", "AttentionPlan", "Box", "make_plan"]
+__all__ = ["GROUP_ROWS", "AttentionPlan", "Box", "box_of", "make_plan"]
 
 GROUP_ROWS = 64
 MOST_SLOTS = 12
@@ -198,7 +198,7 @@ def make_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
 
 def _pieces(plan: AttentionPlan, tiles: int, workers: int) -> int:
     """How many blocks share a tile: as many as are idle otherwise, each with a few blocks of keys for both consumers."""
-    if not plan.split or plan.uneven:
+    if not plan.split or plan.uneven or plan.pattern.logarithm is not None:
         return 1
     least = PIECE_BLOCKS if plan.few else LONG_PIECE_BLOCKS
     return max(1, min(workers // tiles, plan.blocks // least, MOST_PIECES))
@@ -214,7 +214,7 @@ def _choose(pattern: Pattern, options: KernelOptions, once: bool) -> AttentionPl
     wide, deep = (-(-size // PANEL_COLS) * PANEL_COLS for size in (pattern.width, pattern.head))
     partial = rows * (pattern.head + 2) * 4
     ways = [(False, block) for block in _block_sizes(pattern, split)]
-    if rows <= FEW_ROWS and rows * pattern.head <= FEW_ELEMENTS:
+    if rows <= FEW_ROWS and rows * pattern.head <= FEW_ELEMENTS and pattern.logarithm is None:
         ways.insert(0, (True, FEW_BLOCK))
     for few, block in ways:
         covered = FEW_ROWS if few else GROUP_ROWS if split else 2 * GROUP_ROWS
@@ -274,14 +274,14 @@ def _block_sizes(pattern: Pattern, split: bool) -> tuple[int, ...]:
 
 def _keys_box(window: Window, block: int, side: str, elements: int, once: bool) -> Box:
     """A panel of a block of keys or values; `once`: one block of threads reads it, so L2 needs no more than the box."""
-    return _box(
+    return box_of(
         window, (("key", block), (side, PANEL_COLS)), elements // PANEL_COLS, PANEL_COLS * window.bytes if once else 256
     )
 
 
 def _rows_box(pattern: Pattern, window: Window, side: str, elements: int, most: int = 2 * GROUP_ROWS) -> Box:
     sides = [(f"row{number}", min(extent, most)) for number, extent in enumerate(pattern.rows)]
-    return _box(window, (*sides, (side, PANEL_COLS)), elements // PANEL_COLS)
+    return box_of(window, (*sides, (side, PANEL_COLS)), elements // PANEL_COLS)
 
 
 def _result_boxes(pattern: Pattern, split: bool, deep: int) -> tuple[Box, ...]:
@@ -290,7 +290,7 @@ def _result_boxes(pattern: Pattern, split: bool, deep: int) -> tuple[Box, ...]:
     return tuple(_rows_box(pattern, pattern.result, "head", deep, rows) for rows in counts)
 
 
-def _box(window: Window, sides: tuple[tuple[str, int], ...], panels: int, promotion: int = 256) -> Box:
+def box_of(window: Window, sides: tuple[tuple[str, int], ...], panels: int, promotion: int = 256) -> Box:
     """The map of a window whose last dimensions are `sides`, with their box extents, in this order.
 
     Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset
@@ -15,7 +16,7 @@ from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Ring, Slot, fence_async
 
-__all__ = ["PipelineState", "ask_for_cached", "load_tiles", "store_tiles"]
+__all__ = ["PipelineState", "ask_for_cached", "load_tiles", "place_of_box", "store_tiles"]
 
 
 class PipelineState:
@@ -24,7 +25,7 @@ class PipelineState:
     Tiles are counted by their parity ("turn"): the barriers of q and of the results complete one phase a tile.
     """
 
-    def __init__(self, plan: AttentionPlan, task: TaskContext, walk: KvSchedule):
+    def __init__(self, plan: Any, task: TaskContext, walk: KvSchedule):
         self.plan, self.task, self.walk = plan, task, walk
         self.query_full, self.query_empty = task.barriers[0], task.barriers[1]
         self.result_full, self.result_empty = task.barriers[2:4], task.barriers[4:6]
@@ -140,7 +141,7 @@ def _ask_ahead(
 
         def ask(part: int, local: Value, which: int = which, boxes: tuple[Box, ...] = boxes, panels: int = panels) -> None:
             if plan.pattern.parts[part].constant:
-                place = _place(tile, boxes[part], lane % panels, local * plan.block)
+                place = place_of_box(tile, boxes[part], lane % panels, local * plan.block)
                 tma.prefetch_tile(task.tensor_map(maps + which * len(boxes) + part), place)
 
         mine = (lane // panels // AHEAD == which) & (block >= low)
@@ -166,7 +167,7 @@ def _load_query(pipeline: PipelineState, tile: TileContext, turn: Value) -> None
     pipeline.query_full.arrive_and_expect(box.panels * box.map.box_bytes)
     for panel in range(box.panels):
         target = offset(pipeline.query, panel * plan.query_tile.panel_bytes)
-        tma.load_tile(target, pipeline.task.tensor_map(0), pipeline.query_full, _place(tile, box, panel))
+        tma.load_tile(target, pipeline.task.tensor_map(0), pipeline.query_full, place_of_box(tile, box, panel))
 
 
 def _load_block(
@@ -182,7 +183,7 @@ def _load_block(
 
     def load(part: int, local: Value) -> None:
         for panel in range(boxes[part].panels):
-            place = _place(tile, boxes[part], panel, local * plan.block)
+            place = place_of_box(tile, boxes[part], panel, local * plan.block)
             cache = Cache.STREAM if plan.once else Cache.DEFAULT
             tma.load_tile(offset(target, panel * panel_bytes), pipeline.task.tensor_map(maps + part), full, place, cache=cache)
 
@@ -190,7 +191,7 @@ def _load_block(
     return ring.next(slot)
 
 
-def _place(tile: TileContext, box: Box, panel: Value | int, key: Value | int = 0, row: int = 0) -> list[Value | int]:
+def place_of_box(tile: TileContext, box: Box, panel: Value | int, key: Value | int = 0, row: int = 0) -> list[Value | int]:
     """The coordinates of a box: `key` is added along the keys, `row` along the first row dimension that the box has."""
     place: list[Value | int] = []
     for number, dim in enumerate(box.dims):
@@ -220,7 +221,7 @@ def store_tiles(pipeline: PipelineState) -> None:
             pipeline.result_full[group].wait(turn)
             for panel in range(box.panels):
                 source = offset(pipeline.result, panel * plan.result_tile.panel_bytes + group * GROUP_ROWS * 128)
-                tma.store_tile(task.tensor_map(1 + group), source, _place(tile, box, panel, row=group * GROUP_ROWS))
+                tma.store_tile(task.tensor_map(1 + group), source, place_of_box(tile, box, panel, row=group * GROUP_ROWS))
             tma.commit()
         tma.wait(0)
         for group in range(len(plan.results)):

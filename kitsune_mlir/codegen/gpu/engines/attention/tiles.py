@@ -21,6 +21,8 @@ from kitsune_mlir.machine.target import Target
 
 WIDEST_HEAD = 128
 """Longer heads leave two warpgroups with keys of their own no room for blocks of a good size."""
+GRADIENT_ROWS = 128
+"""Rows of a tile of gradients, 64 for each of two warpgroups."""
 JOINED_ROWS = 64
 """Up to this many rows that read the same keys are one tile, even those of several heads."""
 
@@ -38,12 +40,10 @@ def attention_tile(space: Space, target: Target) -> list[int] | None:
 
     One element of each dimension that the keys have too (batch, heads that share keys), and rows of the others.
     """
-    numbers = [n for n, op in enumerate(space.ops) if ATTENTION in op.attributes and is_contraction(op)]
-    if not numbers:
+    numbers = _products(space)
+    if len(numbers) != 2:
         return None
-    number = numbers[0]
-    walked = plain_loops(affine_maps(space.ops[number])[1])  # by the keys
-    rows = [i for i, dim in enumerate(space.dims) if dim.loops[number] not in walked]
+    rows = _own_rows(space, numbers[0])
     together = math.prod(space.dims[i].size for i in rows)
     tile = [1] * len(space.dims)
     if together <= JOINED_ROWS:
@@ -55,6 +55,30 @@ def attention_tile(space: Space, target: Target) -> list[int] | None:
         groups = math.prod(dim.size for i, dim in enumerate(space.dims) if i != longest)
         tile[longest] = min(_rows(space.ops[numbers[-1]], size, groups, target), size)
     return tile
+
+
+def gradient_tile(space: Space) -> list[int] | None:
+    """Tile sizes of a stage of gradients that `kitsune-fuse-attention` has written; None for any other stage.
+
+    Rows of the longest dimension that what is streamed does not have, one element of the others.
+    """
+    numbers = _products(space)
+    rows = _own_rows(space, numbers[0]) if len(numbers) > 2 else []
+    if not rows:
+        return None
+    longest = max(rows, key=lambda i: space.dims[i].size)
+    return [min(dim.size, GRADIENT_ROWS) if i == longest else 1 for i, dim in enumerate(space.dims)]
+
+
+def _products(space: Space) -> list[int]:
+    """Numbers of the products of a stage that `kitsune-fuse-attention` has written."""
+    return [n for n, op in enumerate(space.ops) if ATTENTION in op.attributes and is_contraction(op)]
+
+
+def _own_rows(space: Space, number: int) -> list[int]:
+    """The dimensions that the second factor of the scores' product, number `number`, does not lie along."""
+    walked = plain_loops(affine_maps(space.ops[number])[1])
+    return [i for i, dim in enumerate(space.dims) if dim.loops[number] not in walked]
 
 
 def best_rows(rows: int, groups: int, keys: int, offset: int | None, workers: int) -> int:
