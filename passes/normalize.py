@@ -25,11 +25,13 @@ from kitsune_mlir.passes.layouts.returned_orders import order_results
 from kitsune_mlir.passes.normalization.column_parts import part_columns
 from kitsune_mlir.passes.normalization.narrow import narrow
 from kitsune_mlir.passes.normalization.narrow_results import narrow_results
+from kitsune_mlir.passes.normalization.outer_products import multiply_outer
 from kitsune_mlir.passes.normalization.own_rows import index_own_rows
 from kitsune_mlir.passes.normalization.positions import part_positions
 from kitsune_mlir.passes.normalization.sliced_repeats import slice_before_repeating
 from kitsune_mlir.passes.normalization.splat_factors import sum_beside_splats
 from kitsune_mlir.passes.normalization.unit_moves import reshape_unit_moves
+from kitsune_mlir.passes.normalization.unread_columns import leave_out_columns
 from kitsune_mlir.passes.normalization.unread_edges import cut_unread_edges
 
 from .base import Pass
@@ -273,8 +275,9 @@ class Normalize(Pass):
     """Bring what the importer writes into one form: products, element-wise generics and reductions over whole tensors.
 
     Widening casts around products are folded into them (bf16 x bf16 -> f32), transposes of operands become indexing maps,
-    dimensions of extent 1 disappear, chains of element-wise ops become one op, and every linalg op ends as a
-    linalg.generic. What it does not know it leaves as it is.
+    dimensions of extent 1 disappear, chains of element-wise ops become one op, products with sums of one term are
+    element-wise work, columns of products that nobody reads are left out, and every linalg op ends as a linalg.generic. What
+    it does not know it leaves as it is.
     """
 
     name: ClassVar[str] = "kitsune-normalize"
@@ -303,7 +306,9 @@ class Normalize(Pass):
             slice_before_repeating(module)
             sum_beside_splats(module)
             fold_movement(module)
+            multiply_outer(module)
             narrow_results(module)
+            leave_out_columns(module)
             part_columns(module)
             index_own_rows(module)
             order_results(module)

@@ -18,6 +18,7 @@ from kitsune_mlir.dialects.verify import captures, walk
 from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.passes.reductions.associative import Reduction, reduction_of, splittable_loop
+from kitsune_mlir.passes.reductions.joined_factors import multiply_parts
 from kitsune_mlir.passes.reductions.parts import in_parts
 from kitsune_mlir.passes.stages.column_sums import LINE, adds_columns
 
@@ -48,7 +49,9 @@ class SplitReductions(Pass):
     slice of the longest summed dimension; partial results lie in memory, and a stage of its own combines them in their order:
     results do not depend on timing, and are the same on every run. (Atomic additions would save no hand-off: what they add to
     must be cleared, and a 16-bit result be rounded, by stages of their own.) An engine that can share a tile's sum among blocks
-    does so inside its stage; where that is as fast, the stage is left alone, and `--remarks` says so. Options: `target`;
+    does so inside its stage; where that is as fast, the stage is left alone, and `--remarks` says so. On a GPU a product whose
+    rows or columns are those of a concatenation that nobody else needs whole (a weight's gradient, of what its layer read) is
+    first of all one for each of the joined tensors. Options: `target`;
     `parts`: as many for every reduction, or as near as divides it, instead of the choice by cost (1: none is split).
     """
 
@@ -59,6 +62,8 @@ class SplitReductions(Pass):
     def run(self, module: ir.Operation) -> None:
         target = find_target(self.target)
         with module.context, ir.Location.unknown():
+            for op in [op for op in walk(module) if target.is_gpu and is_contraction(op) and _at_top(op)]:
+                multiply_parts(op)
             for op in [op for op in walk(module) if is_generic(op) and _at_top(op) and ATTENTION not in op.attributes]:
                 found = reduction_of(op)
                 if isinstance(found, Reduction):

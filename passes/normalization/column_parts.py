@@ -17,7 +17,7 @@ from kitsune_mlir.dialects.iteration import is_trivial_reshape
 from kitsune_mlir.dialects.products import body_of, constant_fill, defining_op, is_generic, is_projected_product
 from kitsune_mlir.dialects.verify import walk
 
-__all__ = ["part_columns"]
+__all__ = ["Parts", "leaves_of", "part_columns", "weight_of"]
 
 MOST_ROWS = 64
 """Of a product that reads its weights once however few columns a stage has; with more rows one wide product is better."""
@@ -27,14 +27,14 @@ MOST_PARTS = 8
 def part_columns(module: ir.Operation) -> None:
     """Rebuild such products, and the element-wise ops up to where the parts are cut out."""
     for op in [op for op in walk(module) if is_projected_product(op)]:
-        if matrix_extents(op)[0] <= MOST_ROWS and _weight(op) is not None:
+        if matrix_extents(op)[0] <= MOST_ROWS and weight_of(op) is not None:
             made: set[ir.Value] = set()
-            leaves = _leaves(op.results[0], made)
+            leaves = leaves_of(op.results[0], made)
             if leaves is not None and (parts := _parts(leaves, shape_of(op.results[0])[-1])) is not None:
-                _Parts(parts, made).cut(leaves)
+                Parts(parts, made).cut(leaves)
 
 
-def _weight(op: ir.Operation) -> int | None:
+def weight_of(op: ir.Operation) -> int | None:
     """The operand that alone has a product's last columns; None where both or none have them."""
     maps = affine_maps(op)
     if not shape_of(op.results[0]):
@@ -44,7 +44,7 @@ def _weight(op: ir.Operation) -> int | None:
     return found[0] if len(found) == 1 else None
 
 
-def _leaves(value: ir.Value, made: set[ir.Value]) -> list[ir.Operation] | None:
+def leaves_of(value: ir.Value, made: set[ir.Value]) -> list[ir.Operation] | None:
     """The slices of last columns that all of a value's uses end in, through element-wise ops; None where others use it.
 
     Args:
@@ -57,7 +57,7 @@ def _leaves(value: ir.Value, made: set[ir.Value]) -> list[ir.Operation] | None:
             found.append(user)
             continue
         passed_on = is_trivial_reshape(user) and shape_of(user.results[0])[-1:] == shape_of(value)[-1:]
-        below = _leaves(user.results[0], made) if passed_on or _is_element_wise(user, value) else None
+        below = leaves_of(user.results[0], made) if passed_on or _is_element_wise(user, value) else None
         if below is None:
             return None
         found += below
@@ -95,13 +95,17 @@ def _parts(leaves: list[ir.Operation], columns: int, least: int = 2) -> int | No
 
 
 @dataclass
-class _Parts:
+class Parts:
     """A product in `count` parts; `whole` are its sums and what is made of them up to the slices."""
 
     count: int
     whole: set[ir.Value]
     made: dict[tuple[ir.Value, int], ir.Value] = field(default_factory=dict)
     split: dict[tuple[ir.Value, int], ir.Value] = field(default_factory=dict)
+
+    def width(self, columns: int) -> int:
+        """Columns of a part."""
+        return columns // self.count
 
     def cut(self, leaves: list[ir.Operation]) -> None:
         """Replace each leaf by its part; what it was cut out of is left without a use."""
@@ -143,7 +147,7 @@ class _Parts:
 
     def _rebuilt(self, op: ir.Operation, number: int) -> ir.Value:
         shape = shape_of(op.results[0])
-        shape[-1] //= self.count
+        shape[-1] = self.width(shape[-1])
         type_ = ir.RankedTensorType.get(shape, ir.ShapedType(op.results[0].type).element_type)
         if is_trivial_reshape(op):
             source, reassociation = self._part(op.operands[0], number), op.attributes["reassociation"]

@@ -17,9 +17,15 @@ def leading(x: Tensor, y: Tensor, v: Tensor, w: Tensor, g: Tensor) -> tuple[Tens
 
 
 def between(x: Tensor, y: Tensor, v: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """The same amid the layers."""
+    """The same amid the layers: the gradient reads the parts, and one chain joins them in registers."""
     hidden = torch.cat([torch.relu(torch.relu(x @ w) @ w), y], 1)
     return torch.relu(torch.relu(hidden @ v) @ w) @ w, hidden.t() @ g
+
+
+def returned(x: Tensor, y: Tensor, v: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, and it is a result."""
+    hidden = torch.cat([torch.relu(torch.relu(x @ w) @ w), y], 1)
+    return torch.relu(torch.relu(hidden @ v) @ w) @ w, hidden
 
 
 def inside(x: Tensor, y: Tensor, v: Tensor, w: Tensor, g: Tensor) -> Tensor:
@@ -32,7 +38,7 @@ def inputs(rows: int) -> tuple[Tensor, ...]:
     return tuple((torch.randn(*shape) * 0.2).to(torch.bfloat16) for shape in shapes)
 
 
-@pytest.mark.parametrize(("run", "chains"), [(leading, 1), (between, 2), (inside, 1)])
+@pytest.mark.parametrize(("run", "chains"), [(leading, 1), (between, 1), (returned, 2), (inside, 1)])
 def test_products_stay_on_tensor_cores(run, chains: int) -> None:
     summary = kitsune_mlir.compile(Function(run), inputs(65_536), target="sm_90a").summary
     engines = [one["engine"] for one in summary["engines"]]
@@ -40,7 +46,7 @@ def test_products_stay_on_tensor_cores(run, chains: int) -> None:
     assert not summary["slow"]
 
 
-@pytest.mark.parametrize("run", [leading, between, inside])
+@pytest.mark.parametrize("run", [leading, between, returned, inside])
 def test_against_float64(run) -> None:
     model, args = Function(run), inputs(1_029)
     assert problems(planned_for_gpu(model, *args)(*args), exact(model, args), model(*args)) == []
