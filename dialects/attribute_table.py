@@ -37,7 +37,7 @@ NAME, KIND, PADDED = "kitsune.name", "kitsune.kind", "kitsune.padded_shape"
 SIDE_BY_SIDE = "kitsune.side_by_side"
 CALLER_ORDER, ORDER = "kitsune.caller_dim_order", "kitsune.dim_order"
 NEUTRAL = "kitsune.neutral"
-PDL_SECONDARY, PDL_PRIMARY = "kitsune.pdl_secondary", "kitsune.pdl_primary"
+PDL_SECONDARY, PDL_PRIMARY, WRITTEN = "kitsune.pdl_secondary", "kitsune.pdl_primary", "kitsune.written"
 
 
 @dataclass(frozen=True)
@@ -162,6 +162,8 @@ ATTRIBUTES = (
         "Its kernel comes after another one of the program, for whose end it waits itself (programmatic dependent launch)."),
     AttributeSpec(PDL_PRIMARY, (PROGRAM,), "a unit", "`kitsune-to-gpu`", "`kitsune-to-gpu`",
         "Its kernel lets the next one of the program begin before it has ended."),
+    AttributeSpec(WRITTEN, (PROGRAM,), "array<i64: ...>", "`kitsune-to-gpu`", "`kitsune-to-gpu`",
+        "The arguments that earlier kernels of the program write: what these hold is no longer what the caller gave.", 0),
     AttributeSpec(NAME, (ARGUMENT,), "a string", "the importer", "messages, dumps", "The argument's name in the model."),
     AttributeSpec(KIND, (ARGUMENT,), "a string", "the importer", "`kitsune-channels-last`, `kitsune-pad-sums`",
         "What the argument is: all but inputs are given once.", one_of=KINDS_OF_ARGUMENTS),

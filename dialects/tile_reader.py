@@ -19,6 +19,7 @@ from .tile_program import SIGNALS, queue_parts
 from .tile_records import Buffer, Load, NamedRows, Offset, Post, Queue, QueueUse, Semaphore, Share, Store, TaskView, Wait
 from .unchanged import constant
 from .verify import walk
+from .written_arguments import written_arguments, written_before
 
 __all__ = [
     "MalformedProgram",
@@ -235,6 +236,7 @@ class ProgramView(TileProgram):
         for op in (*self.computed, *(queue.op for queue in self.queues.values())):
             raise MalformedProgram(op, _HOLDS)
         self._writers: dict[tuple[int, int], int] = {}
+        self._written = written_before(self.function)
         self.tasks: list[TaskView] = []
         for op in self.task_ops:
             self.tasks.append(self._task(op))
@@ -245,6 +247,8 @@ class ProgramView(TileProgram):
 
     def _task(self, op: ir.Operation) -> TaskView:
         waits, loads, stores, posts, body = [], [], [], [], []
+        if any(number >= 0 for number in self.overwrites):
+            self._written |= written_arguments([op])
         for inner in op.regions[0].blocks[0].operations:
             inner = inner.operation
             name = inner.name
@@ -253,7 +257,8 @@ class ProgramView(TileProgram):
                 (waits if isinstance(signal, Wait) else posts).append(signal)
             elif name == "bufferization.to_tensor" and (window := self._window(inner.operands[0])):
                 writer = self._writers.get(window[0].memory)
-                loads.append(Load(inner.results[0], *window[:3], (*window[3], inner), writer))
+                given = window[0].role == "input" or (self.holds_values(window[0]) and window[0].argument not in self._written)
+                loads.append(Load(inner.results[0], *window[:3], (*window[3], inner), writer, given))
             elif name == "bufferization.materialize_in_destination" and (window := self._window(inner.operands[1])):
                 stores.append(Store(inner.operands[0], *window[:3], (*window[3], inner)))
             elif name != "kitsune.yield":

@@ -84,6 +84,8 @@ class Load:
             extents of 1 (a rank-reducing subview).
         operations: the operations that this load consists of (subview, to_tensor).
         writer: number of the last task before that stores to the buffer, or None.
+        given: the values are there before the program runs: an input's, or those of an argument whose memory a result has,
+            while no task has written that result. Such a load needs no wait for other tasks.
     """
 
     tensor: ir.Value
@@ -92,6 +94,7 @@ class Load:
     sizes: tuple[int, ...]
     operations: tuple[ir.Operation, ...]
     writer: int | None = None
+    given: bool = False
 
     @property
     def whole(self) -> bool:

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.attribute_table import PDL_PRIMARY, PDL_SECONDARY
+from kitsune_mlir.dialects.attribute_table import PDL_PRIMARY, PDL_SECONDARY, PROGRAM_OVERWRITES, WRITTEN
 from kitsune_mlir.dialects.cloning import clone_with, replace_uses_inside
 from kitsune_mlir.dialects.verify import captures, walk
+from kitsune_mlir.dialects.written_arguments import written_arguments, written_before
 
 __all__ = ["cut_launches", "launches_of"]
 
@@ -52,8 +53,14 @@ def cut_launches(function: ir.Operation, launches: Sequence[int] | None = None) 
     order = {op: number for number, op in enumerate(others)}
     arguments = function.regions[0].blocks[0].arguments
     given = [argument.type for argument in arguments], [argument.location for argument in arguments]
+    written = [written_arguments(own) for own in tasks.values()]
     parts = [_part(function, f"{name}_{place}", own, order, *given) for place, own in enumerate(tasks.values())]
     with function.context:
+        if PROGRAM_OVERWRITES in function.attributes:
+            before = written_before(function)
+            for part, own in zip(parts, written, strict=True):
+                part.attributes[WRITTEN] = ir.DenseI64ArrayAttr.get(sorted(before))
+                before |= own
         for part in parts[1:]:
             part.attributes[PDL_SECONDARY] = ir.UnitAttr.get()
         for part in parts[:-1]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Hashable, Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.interface.operands import ALIGNMENT
-from kitsune_mlir.dialects.attribute_table import ATTENTION, PAIRS
+from kitsune_mlir.dialects.attribute_table import ATTENTION, PAIRS, WRITTEN
 from kitsune_mlir.dialects.structure import structure
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.dialects.tile_records import TaskView
@@ -43,7 +43,7 @@ def equal_tasks(program: ProgramView) -> list[int] | None:
 def launch_key(program: ProgramView) -> tuple[Hashable, ...]:
     """Equal for programs of one launch whose kernels differ in nothing but the memory that their pointers show."""
     function = program.function
-    attributes = [(name, function.attributes[name]) for name in sorted({*function.attributes} - {"sym_name"})]
+    attributes = [(name, function.attributes[name]) for name in sorted({*function.attributes} - {"sym_name", WRITTEN})]
     signalled = {one.semaphore for task in program.tasks for one in (*task.waits, *task.posts)}
     slots = [str((one.first, one.slots)) for one in sorted(signalled, key=lambda one: one.first)]
     buffers = {buffer.memory: buffer for task in program.tasks for buffer in task.buffers}.values()
@@ -61,6 +61,7 @@ def launch_key(program: ProgramView) -> tuple[Hashable, ...]:
 def _key(program: ProgramView, tasks: Sequence[TaskView], ignored: Collection[str] = _IGNORED) -> tuple[str, ...]:
     numbers: dict[ir.Value, int] = {}
     lines = [line for task in tasks for line in structure(task.op, numbers, ignored)]
+    lines += [f"given: {[load.given for load in task.loads]}" for task in tasks]
     places: dict[tuple[int, int], int] = {}
     for value, number in numbers.items():
         if value in program.buffers:

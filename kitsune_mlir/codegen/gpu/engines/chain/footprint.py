@@ -3,21 +3,25 @@
 The plan (`resident.plan`) divides shared memory to the byte; here is the least that it needs, from the shapes alone.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.engines.chain.core.comparisons import comparisons_of, same_comparison, spreads, words_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.limits import LEAST_STAGES, REGISTERS, STAGE_BYTES
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import align
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
-from kitsune_mlir.dialects.access import is_tensor, shape_of, static_ints
+from kitsune_mlir.dialects.access import is_tensor, iterator_kinds, shape_of, static_ints
 from kitsune_mlir.dialects.contraction import matrix_extents
 from kitsune_mlir.dialects.iteration import Space, is_free, root_of
 from kitsune_mlir.dialects.products import body_of, defining_op, is_contraction, is_generic
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 
-__all__ = ["is_load", "registers_reason", "rows_reason", "shared_reason"]
+__all__ = ["is_load", "kept_reason", "registers_reason", "rows_reason", "shared_reason"]
 
+GENERIC = "linalg.generic"
+GROUP_THREADS = 128
 STAGING_BYTES = 8192
 """Of a warpgroup, for results that TMA stores: 64 rows of 64 columns."""
 
@@ -33,6 +37,73 @@ def registers_reason(space: Space) -> str | None:
         if needed > REGISTERS:
             return f"a layer of {columns} columns and its factor of {depth} take {needed} registers; there are {REGISTERS}"
     return None
+
+
+def kept_reason(space: Space) -> str | None:
+    """Why what waits in registers from one layer to a later one does not fit beside what the layers between need; None if it
+    does. The plan counts the same of a task (`core.liveness`)."""
+    times, last, _ = _times(space)
+    layers, most = _layers(space), 0
+    for number, op in enumerate(layers):
+        live = {value for value, time in times.items() if 0 <= time < number <= last.get(value, -1)}
+        live |= {part for value in list(op.operands)[:2] for part in _parts(value, times) if times.get(part, -1) >= 0}
+        columns = matrix_extents(op)[1]
+        most = max(most, sum(map(_registers, live)) + align(columns, 8) // 2)
+    return None if most <= REGISTERS else f"what is used after later layers takes {most} registers; there are {REGISTERS}"
+
+
+def _times(space: Space) -> tuple[dict[ir.Value, int], dict[ir.Value, int], list[ir.Value]]:
+    """For each tensor that a candidate makes the number of the product after which it can be computed, -1 for none, and that
+    of the last product before which, or after which, it is used; and the tensors that are kept as bits after that."""
+    layers = {op.results[0]: number for number, op in enumerate(_layers(space))}
+    times: dict[ir.Value, int] = {}
+    for op in space.ops:
+        known = max((times.get(value, -1) for value in op.operands), default=-1)
+        times.update((result, layers.get(result, known)) for result in op.results)
+    last: dict[ir.Value, int] = {}
+    late: dict[ir.Value, tuple[int, list[ir.Operation]]] = {}
+    for op in space.ops:
+        at = max((times[result] for result in op.results), default=-1)
+        for number, value in enumerate(op.operands if op.name != "tensor.concat" else ()):
+            tests = (
+                comparisons_of(op, number) if is_tensor(value) and times.get(value, -1) >= 0 and op.name == GENERIC else None
+            )
+            if tests is not None and not is_contraction(op) and _parts(value, times) == [value]:
+                before, others = late.get(value, (-1, []))
+                late[value] = max(before, at), [*others, *tests]
+                continue
+            for part in _parts(value, times):
+                last[part] = max(last.get(part, -1), at)
+    bits = []
+    for value, (at, tests) in late.items():
+        if at <= max(last.get(value, -1), times[value]):
+            continue
+        if all(same_comparison(test, tests[0]) for test in tests):
+            bits.append(value)
+        else:
+            last[value] = at
+    return times, last, bits
+
+
+def _parts(value: ir.Value, times: Mapping[ir.Value, int]) -> list[ir.Value]:
+    """What a tensor is joined of, or made of where it is used, down to what is no such tensor of the candidate's."""
+    maker = defining_op(value)
+    if maker is None or value not in times:
+        return [value]
+    made = [operand for operand in maker.operands if times.get(operand, -1) >= 0]
+    if maker.name == "tensor.concat":
+        made = list(maker.operands)
+    elif maker.name != GENERIC or "reduction" in iterator_kinds(maker) or not spreads(maker, made):
+        return [value]
+    return [part for operand in made for part in _parts(operand, times)]
+
+
+def _registers(value: ir.Value) -> int:
+    """Registers of a thread that a tensor of a warpgroup's rows takes."""
+    type_ = ir.RankedTensorType(value.type)
+    if type_.rank != 2:
+        return 2
+    return align(type_.shape[1], 8) // 8 * (2 if str(type_.element_type) in HALF_TYPES else 4)
 
 
 def rows_reason(space: Space) -> str | None:
@@ -68,7 +139,8 @@ def shared_reason(space: Space, rows: int) -> str | None:
         weights += size
         kept += size if 2 * _pitch(op, inside) % 16 else 0  # TMA has no such rows
     least = min(weights, kept + LEAST_STAGES * STAGE_BYTES)
-    needed, limit = read + vectors + least + STAGING_BYTES * groups, KernelOptions().shared_bytes
+    bits = sum(4 * words_of(value) for value in _times(space)[2]) * GROUP_THREADS * groups
+    needed, limit = read + vectors + least + bits + STAGING_BYTES * groups, KernelOptions().shared_bytes
     return None if needed <= limit else f"rows of {read} bytes and {least} bytes of weights do not fit a block's {limit}"
 
 

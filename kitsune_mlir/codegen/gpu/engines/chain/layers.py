@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM
-from kitsune_mlir.codegen.gpu.engines.chain.footprint import is_load, registers_reason, rows_reason, shared_reason
+from kitsune_mlir.codegen.gpu.engines.chain.footprint import is_load, kept_reason, registers_reason, rows_reason, shared_reason
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline
 from kitsune_mlir.dialects.access import is_tensor, shape_of
 from kitsune_mlir.dialects.contraction import contraction_dims, matrix_extents
 from kitsune_mlir.dialects.iteration import Space, is_free, is_reshape
 from kitsune_mlir.dialects.joined import read_beside_products
-from kitsune_mlir.dialects.overwritten import is_overwritten
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.machine import rates
@@ -63,9 +62,6 @@ def offer(name: str, candidate: Candidate, machine: Target) -> Offer | Decline:
         return Decline(name, "its one product can be tiled along its columns, too")
     if any(op.name == "tensor.concat" and _is_returned(op.results[0]) for op in candidate.space.ops):
         return Decline(name, "a concatenation is a result: a chain stores what it computes")
-    if any(is_overwritten(operand) for op in candidate.contractions for operand in list(op.operands)[:2]):
-        # In place they are a result's memory, and this engine loads weights before it waits for anything.
-        return Decline(name, "weights that the program overwrites")
     layers = candidate.asserts or layers_of(candidate.space)
     if isinstance(layers, str):
         return Decline(name, layers)
@@ -94,7 +90,12 @@ def layers_of(space: Space) -> list[Layer] | str:
     layers = row_local_layers(space)
     if isinstance(layers, str):
         return layers
-    reason = registers_reason(space) or rows_reason(space) or shared_reason(space, min(layers[0].rows, TILE_ROWS[-1]))
+    reason = (
+        registers_reason(space)
+        or kept_reason(space)
+        or rows_reason(space)
+        or shared_reason(space, min(layers[0].rows, TILE_ROWS[-1]))
+    )
     if reason is not None or any(layer.columns > WIDTH for layer in layers):
         wide = wide_reason(space)
         return layers if wide is None else reason or wide

@@ -132,7 +132,7 @@ def _reads_made(chain: Chain, term: Term) -> bool:
         if isinstance(value.owner, ir.Block) and value.owner == block:
             value = term.op.operands[list(block.arguments).index(value)]
         load = chain.task.load_of(value)
-        if load is not None and load.buffer.role != "input":
+        if load is not None and not load.given:
             return True
         if not isinstance(value.owner, ir.Block) and value.owner.operation.block == block:
             pending += list(value.owner.operation.operands)

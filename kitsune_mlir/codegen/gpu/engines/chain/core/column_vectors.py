@@ -37,7 +37,7 @@ def vectors_of(chain: Chain, short: bool) -> tuple[dict[tuple, Vector], int]:
             load = chain.task.load_of(step.op.operands[number])
             if load is None or chain.operand_sides(step.op, number) != (COL,) or load_key(load) in vectors:
                 continue
-            if load.buffer.role != "input" or str(load.buffer.element) not in ("bf16", "f16", "f32"):
+            if not load.given or str(load.buffer.element) not in ("bf16", "f16", "f32"):
                 continue
             if not all(isinstance(start, int) for start in load.offsets):
                 continue
@@ -64,7 +64,7 @@ def _copy(pieces: Sequence[tuple[Vector, int]], task: TaskContext, thread: Value
         exists = index < vector.length
         at = i64(select(exists, index, 0) * window.stride(COL) + start) * window.bytes
         dtypes = ("i16", "i16") if vector.short else (window.dtype, "f32")
-        value = load_elements(offset(task.pointer(window.buffer), at), dtypes[0], 1, dtypes[1], constant=True)[0]
+        value = load_elements(offset(task.pointer(window.buffer), at), dtypes[0], 1, dtypes[1], constant=window.constant)[0]
         found.append((vector, index, select(exists, value, 0)))
     for vector, index, value in found:
         target = offset(offset(task.shared, vector.offset), index * vector.bytes)

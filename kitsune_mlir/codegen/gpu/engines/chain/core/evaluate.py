@@ -22,6 +22,7 @@ from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.operation import clone
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, wrap
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, Chain
+from kitsune_mlir.codegen.gpu.engines.chain.core.comparisons import Bits
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import RUN, Memory, to_integer
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import sides_of
@@ -54,6 +55,8 @@ class Evaluator:
         self.pieces: dict[tuple, list[Value]] = {}
         self.held: dict[tuple, Lanes] = {}
         """Values of bodies that `keep` does not forget."""
+        self.bits: Bits | None = None
+        """Comparisons of tensors that are not kept themselves."""
         self._deps: dict[tuple, frozenset[str]] = {}
 
     def keep(self, values: tuple[ir.Value, ...], blocks: range | None = None) -> None:
@@ -196,6 +199,11 @@ class Evaluator:
             self.known[key] = self._inner(op, value, place)
         return self.known[key]
 
+    @staticmethod
+    def inner_constant(value: ir.Value) -> Value:
+        """A constant that a body uses."""
+        return constant_of(value)
+
     def hold_index(self, op: ir.Operation, value: ir.Value, place: FragmentIndex) -> None:
         """Compute a row's number (an index value of a body, below 2^31) here, and keep it in a register."""
         found = self.inner(op, value, place).at(0)
@@ -214,6 +222,8 @@ class Evaluator:
             if maker.name == "arith.constant":
                 return Lanes(str(value.type), scalars=[constant_of(value)])
             return Lanes("index", scalars=[self._to_index(self.index(value))])
+        if self.bits is not None and maker in self.bits.tests:
+            return Lanes("i1", scalars=self.bits.read(maker, place))
         if maker.name == "linalg.index":
             return self._index(op, ir.IntegerAttr(maker.attributes["dim"]).value, place)
         if maker.name == "tensor.extract":

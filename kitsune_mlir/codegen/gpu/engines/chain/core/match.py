@@ -106,7 +106,7 @@ def _layer(chain: Chain, op: ir.Operation) -> Layer:
     weight = chain.task.load_of(op.operands[b])
     if weight is None:
         raise MatchFailure("both factors of a product are computed")
-    if weight.buffer.role != "input" or not all(isinstance(start, int) for start in weight.offsets):
+    if not weight.given or not all(isinstance(start, int) for start in weight.offsets):
         raise MatchFailure("weights that are computed, or differ from tile to tile")
     shape = shape_of(op.operands[b])
     sides = tuple(walked[b][dim] for dim in wide_dims(shape))

@@ -153,11 +153,12 @@ class ChainPlan(RingPlan):
         sequence: what streams through the ring for a tile.
         slots: places of sources.
         held: rows that are read into registers, a tile ahead, and stay there for the whole tile.
-        staging: offset of the staging space, of which each warpgroup has `staging_bytes`.
+        staging: offset of the staging space, of which each warpgroup has `staging_bytes`, for so many panels: `staged`.
         turns: for each layer, whether the warpgroups take turns at the tensor cores.
         weight_maps: numbers of the tensor maps of each layer's panels.
         resident_barrier: number of the mbarrier that resident weights report to.
         halves: the warpgroups may have different tiles.
+        bits: offset of what is kept as bits (`Order.compared`).
     """
 
     weights: tuple[Weight, ...]
@@ -167,7 +168,9 @@ class ChainPlan(RingPlan):
     held: tuple[Load, ...]
     staging: int
     staging_bytes: int
+    staged: int
     turns: tuple[bool, ...]
     weight_maps: tuple[tuple[int, ...], ...]
     resident_barrier: int
     halves: bool
+    bits: int

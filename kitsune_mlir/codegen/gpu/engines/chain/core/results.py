@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
@@ -22,7 +23,7 @@ from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, fence_async_sha
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.tile_records import Store
 
-__all__ = ["Storer", "store_piece"]
+__all__ = ["Storer", "store_number", "store_piece"]
 
 
 def store_piece(record: Store, evaluator: Evaluator, tile: TileContext, place: FragmentIndex) -> None:
@@ -34,6 +35,15 @@ def store_piece(record: Store, evaluator: Evaluator, tile: TileContext, place: F
     if_all([memory.row_exists(place)], write)
 
 
+def store_number(record: Store, evaluator: Evaluator, tile: TileContext, place: FragmentIndex) -> None:
+    """Store a tensor's number of the thread's row: the first of the lanes that share the row does."""
+    memory, window = evaluator.memory, Window.of(record, sides_of(record.tensor))
+    lanes = evaluator.tensor(record.tensor, dataclasses.replace(place, block=0))
+    pointer = offset(window.start(tile), i64(memory.row(place)) * (window.stride(ROW) * window.bytes))
+    write = functools.partial(store_elements, [lanes.at(0)], pointer, window.dtype, window.bytes)
+    if_all([(memory.lane & (memory.across - 1)) == 0, memory.row_exists(place)], write)
+
+
 class Storer:
     """Writes results for one warpgroup and tile.
 
@@ -43,12 +53,15 @@ class Storer:
         thread: index of the thread in its warpgroup.
         group: number of the warpgroup.
         barrier: over the warpgroup.
+
+    Attributes:
+        pieces: how many panels of results of the tile have gone through staging space.
     """
 
     def __init__(
         self, plan: ChainPlan, task: TaskContext, tile: TileContext, thread: Value, group: Value, barrier: NamedBarrier
     ):
-        self.plan, self.task, self.tile = plan, task, tile
+        self.plan, self.task, self.tile, self.pieces = plan, task, tile, 0
         self.thread, self.group, self.barrier = thread, group, barrier
 
     def store(self, output: Output, evaluator: Evaluator) -> None:
@@ -65,7 +78,8 @@ class Storer:
         map_ = output.map
         assert tile is not None and map_ is not None
         cols = shape_of(value)[1]
-        space = offset(self.task.shared, self.group * plan.staging_bytes + plan.staging)
+        places = self.group * plan.staging_bytes + plan.staging
+        size, own = plan.staging_bytes // plan.staged, self.barrier
         lane = self.thread & 31
         row = (self.thread // 32 << 4) + (lane & 15)
         elected = self.thread == 0
@@ -74,15 +88,19 @@ class Storer:
         )
         start = next((self.tile.index(dim.start) for dim in window.dims if dim.side == ROW), i32(0))
         for first in range(0, cols, tile.cols):
-            if_(elected, lambda: tma.wait(0, read=True))
-            self.barrier.sync()
+            # A tile's first panel waits for all of the tile before, whose last may lie anywhere.
+            pending = plan.staged - 1 if self.pieces else 0
+            space = offset(self.task.shared, places + self.pieces % plan.staged * size)
+            self.pieces += 1
+            if_(elected, lambda pending=pending: tma.wait(pending, read=True))
+            own.sync()
             for col in range(first, min(first + tile.cols, -(-cols // 16) * 16), 16):
                 words = [self._word(evaluator, value, h, col // 8 + b, cols) for b in range(2) for h in range(2)]
                 store_matrices(offset(space, tile.offset(row, (lane >> 4 << 3) + (col - first))), words)
             fence_async_shared()
-            self.barrier.sync()
+            own.sync()
 
-            def send(first: int = first) -> None:
+            def send(first: int = first, space: Value = space) -> None:
                 place = [start + self.group * plan.group_rows, first]
                 tma.store_tile(self.task.tensor_map(map_), space, place)
                 tma.commit()

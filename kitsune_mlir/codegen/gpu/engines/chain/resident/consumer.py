@@ -13,6 +13,7 @@ from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import Starts
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Range, Scatter
 from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import copy_vectors
+from kitsune_mlir.codegen.gpu.engines.chain.core.comparisons import Bits
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
@@ -97,7 +98,7 @@ class Consumer(ChainConsumer):
                 inside = (n < cols) & (k + panel.first < ends.start + ends.length)
                 at = i64(n) * window.stride(COL) + i64(k + panel.first) * window.stride(SUM)
                 pointer = select(inside, offset(start, at * window.bytes), start)
-                words.append(select(inside, load_elements(pointer, "i16", 1, constant=True)[0], 0))
+                words.append(select(inside, load_elements(pointer, "i16", 1, constant=window.constant)[0], 0))
             store(bitcast(vector(words), "vector<4xi32>"), offset(target, tile.offset(row, col)))
 
         for_(thread, tile.rows * across, BOTH, piece)
@@ -140,7 +141,11 @@ class Consumer(ChainConsumer):
         for (load, place), word in zip(self._held(), held, strict=True):
             memory.held[load_key(load), place.half, place.block] = word
         evaluator = Evaluator(plan.chain, memory, tile.index, self.starts.folded)
-        ring, filled = RingSlot(stage, parity), set()
+        bits = None
+        if plan.order.compared:
+            start, thread = offset(self.task.shared, plan.bits), fresh(self.thread) + self.group * GROUP
+            evaluator.bits = bits = Bits(plan.order.compared, start, thread, GROUP * plan.groups)
+        ring, filled, pieces = RingSlot(stage, parity), set(), 0
         scatterers: dict[Scatter, Scatterer] = {}
         for number in range(len(plan.chain.layers)):
             ring = self._layer(number, evaluator, slots, count, ring, filled)
@@ -151,9 +156,14 @@ class Consumer(ChainConsumer):
                 following = self._fetch_next(tile) if plan.held else []
             for store_ in plan.order.stores[number]:
                 output = next(output for output in plan.outputs if output.store is store_)
-                Storer(plan, self.task, tile, fresh(self.thread), self.group, self.own).store(output, evaluator)
+                storer = Storer(plan, self.task, tile, fresh(self.thread), self.group, self.own)
+                storer.pieces = pieces
+                storer.store(output, evaluator)
+                pieces = storer.pieces
             for scatter in plan.order.scatters[number]:
                 scatterers[scatter].add()
+            if bits is not None:
+                bits.keep(number, evaluator)
             evaluator.keep(plan.order.kept[number])
             evaluator.sums = {}
             self._release_read(number, count)

@@ -12,6 +12,7 @@ import dataclasses
 from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, SUM, addition_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import vectors_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.comparisons import Bits
 from kitsune_mlir.codegen.gpu.engines.chain.core.limits import LEAST_STAGES, REGISTERS, STAGE_BYTES
 from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import order_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.match import match_chain
@@ -28,6 +29,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.panels import (
 )
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS, ChainPlan, Output, Slot, Stage, Vector
 from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM, check_seams
+from kitsune_mlir.codegen.gpu.engines.chain.core.warpgroups import GROUP
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
@@ -43,6 +45,8 @@ __all__ = ["Maps", "make_plan"]
 MOST_WAVES = 16
 """Waves of tiles of which the last is done in halves where it is short: of more it is little, and 59 waves of two layers of 128
 columns took 153 us instead of 144 on an H200 when warpgroups had tiles of their own."""
+SEVERAL = 3
+"""Results from which on the next panel is written to shared memory while TMA still reads the one before."""
 MOST_COLS = 256
 MOST_STAGES = 8
 TURN_WORK = 1 << 14
@@ -81,7 +85,7 @@ class _Planner:
     def __init__(self, engine: str, task: TaskView, options: KernelOptions):
         self.engine, self.task, self.options = engine, task, options
         self.chain = chain = match_chain(task)
-        self.order = order_of(chain)
+        self.order = order_of(chain, bits=True)
         self.groups = 1 if chain.rows <= GROUP_ROWS else 2
         self.maps = Maps()
         self.registers = 0
@@ -125,18 +129,22 @@ class _Planner:
             for weight in weights
         )
         staging, used = used, used + layout.staging_bytes * self.groups
+        bits, used = used, used + layout.bit_bytes
         vectors = {key: dataclasses.replace(v, offset=v.offset + used) for key, v in vectors.items()}
-        widest = max(len([s for s in sequence if s.layer == n]) for n in range(len(weights)))
+        # Who has the turn must find all of a layer's stages in the ring: those before it are given back without a turn.
         turns = tuple(
-            self.groups == 2 and layer.cols * layer.depth >= TURN_WORK and (not stages or widest <= stages)
-            for layer in chain.layers
+            self.groups == 2
+            and layer.cols * layer.depth >= TURN_WORK
+            and (not stages or len([s for s in sequence if s.layer == n]) <= stages)
+            for n, layer in enumerate(chain.layers)
         )
         brought = [source.load for source in sources]
         waves = self.task.tiles / self.options.workers
         halves = self.groups == 2 and not sequence and 1 < waves <= MOST_WAVES
         plan = ChainPlan(
             chain, self.order, self.groups, vectors, outputs, stages, stage_bytes, weights, resident, sequence,
-            tuple(slots), layout.held, staging, layout.staging_bytes, turns, weight_maps, 2 * stages, halves,
+            tuple(slots), layout.held, staging, layout.staging_bytes, layout.staged, turns, weight_maps, 2 * stages, halves,
+            bits,
         )  # fmt: skip
         return Plan(
             engine=self.engine,
@@ -155,7 +163,7 @@ class _Planner:
                 "sources": [source.why or "TMA" for source in sources] + ["in registers" for _ in layout.held],
                 "turns": any(turns),
             },
-            dependent=bool(sources) and all(load.buffer.role == "input" or load in brought for load in self.task.loads),
+            dependent=bool(sources) and all(load.given or load in brought for load in self.task.loads),
             halves=halves,
             private=plan,
         )
@@ -232,17 +240,25 @@ class _Planner:
         self.maps = Maps()
         vectors, vector_bytes = vectors_of(self.chain, compact)
         outputs = tuple(self._output(store, compact) for store in self.task.stores)
-        staging = max((align(o.tile.bytes, 1024) for o in outputs if o.tile is not None), default=0)
-        return _Layout(sources, tuple(source.load for source in held), outputs, vectors, vector_bytes, staging)
+        staged = 2 if sum(o.tile is not None for o in outputs) >= SEVERAL else 1
+        staging = staged * max((align(o.tile.bytes, 1024) for o in outputs if o.tile is not None), default=0)
+        bit_bytes = align(Bits.bytes(self.order.compared, GROUP * self.groups), 16)
+        return _Layout(
+            sources, tuple(source.load for source in held), outputs, vectors, vector_bytes, staging, staged, bit_bytes
+        )
 
     def _streamed(self, weights: tuple[Weight, ...], layout: _Layout) -> _Layout:
         """A ring for the weights; those that TMA cannot load stay."""
-        limit, places = self.options.shared_bytes - layout.fixed(self.groups), layout.places(GROUP_ROWS, self.groups)
+        places = layout.places(GROUP_ROWS, self.groups)
         stay = [bool(weight.why) for weight in weights]
         kept = sum(w.bytes for w, s in zip(weights, stay, strict=True) if s)
         stage_bytes = max(STAGE_BYTES, *(panel.bytes for weight in weights for panel in weight.panels))
         sequence = tuple(stage for n, weight in enumerate(weights) if not stay[n] for stage in _stages(n, weight, stage_bytes))
-        for depth, least in ((2, 5), (1, 5), (2, 4), (1, LEAST_STAGES)):
+        less = dataclasses.replace(layout, staged=1, staging_bytes=layout.staging_bytes // layout.staged)
+        tried = [(layout, 2, 5), (layout, 1, 5), (layout, 2, 4), (layout, 1, 4 if layout.staged > 1 else LEAST_STAGES)]
+        limit = 0
+        for layout, depth, least in [*tried, (less, 2, 4), (less, 1, LEAST_STAGES)]:
+            limit = self.options.shared_bytes - layout.fixed(self.groups)
             stages = min(MOST_STAGES, (limit - kept - depth * places) // stage_bytes)
             if stages >= least:
                 ring = stages * stage_bytes
@@ -270,6 +286,7 @@ class _Layout:
     Attributes:
         sources: what gets slots.
         vector_bytes: of all vectors.
+        bit_bytes: of what is kept as bits.
         depth: places of a source.
         used: bytes of weights and ring.
     """
@@ -280,6 +297,8 @@ class _Layout:
     vectors: dict[tuple, Vector]
     vector_bytes: int
     staging_bytes: int
+    staged: int
+    bit_bytes: int
     resident: tuple[int | None, ...] = ()
     stages: int = 0
     stage_bytes: int = 0
@@ -289,7 +308,7 @@ class _Layout:
 
     def fixed(self, groups: int) -> int:
         """Bytes beside weights and sources."""
-        return self.vector_bytes + self.staging_bytes * groups
+        return self.vector_bytes + self.staging_bytes * groups + self.bit_bytes
 
     def places(self, rows: int, groups: int) -> int:
         """Bytes of one tile of all sources."""

@@ -15,7 +15,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import swizzled
-from kitsune_mlir.codegen.gpu.engines.chain.core.results import store_piece
+from kitsune_mlir.codegen.gpu.engines.chain.core.results import store_number, store_piece
 from kitsune_mlir.codegen.gpu.engines.chain.core.scatter_rows import ROWS, Scatterer, numbers_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.warpgroups import BOTH, GROUP, PAIR
 from kitsune_mlir.codegen.gpu.engines.chain.core.warpgroups import Consumer as ChainConsumer
@@ -152,10 +152,15 @@ class Consumer(ChainConsumer):
                 evaluator.keep((*plan.layers[number].settled, *rows))
                 evaluator.hide(count >> (32 - len(rows)))  # a block has few tiles
         evaluator.memory.runs |= fetched
+        for record in stores:
+            if len(record.sizes) == 1:
+                for half in range(2):
+                    store_number(record, evaluator, tile, FragmentIndex(half, 0))
+        pieces = [record for record in stores if len(record.sizes) > 1]
         for index, place in enumerate(places):
             for ahead in places[index + AHEAD : index + AHEAD + 1]:
                 fetch(ahead)
-            for record in stores:
+            for record in pieces:
                 store_piece(record, evaluator, tile, place)
             for scatter in scatters:
                 scatterers[scatter].add_piece(place)

@@ -23,7 +23,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentI
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import load_key, swizzled
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS, RowsPlan
-from kitsune_mlir.codegen.gpu.engines.chain.core.results import store_piece
+from kitsune_mlir.codegen.gpu.engines.chain.core.results import store_number, store_piece
 from kitsune_mlir.codegen.gpu.engines.chain.core.scatter_rows import Scatterer, numbers_of
 from kitsune_mlir.codegen.gpu.engines.chain.wide.plan import PANEL, ROW_COLS, WidePlan
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
@@ -169,9 +169,14 @@ class Finisher:
                 number = self.numbers[scatter][FragmentIndex(0, 0)]
                 numbers = {place: shuffle(number, row + place.half) for place in places}
                 scatterers.append(Scatterer(scatter, self.tile, evaluator, numbers))
+            numbers = [record for record in self.stores if len(record.sizes) == 1]
+            for record in numbers:
+                for place in places:
+                    store_number(record, evaluator, self.tile, place)
+            pieces = [record for record in self.stores if record not in numbers]
             for half in range(TOGETHER):
                 for block in self.pieces:
-                    for record in self.stores:
+                    for record in pieces:
                         store_piece(record, evaluator, self.tile, FragmentIndex(half, block))
                     for scatterer in scatterers:
                         scatterer.add_piece(FragmentIndex(half, block))

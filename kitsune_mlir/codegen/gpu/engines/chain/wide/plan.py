@@ -266,6 +266,8 @@ def _check_factor(chain: Chain, order: Order, number: int) -> None:
 
 def _output(store: Store) -> Output:
     shape, window = shape_of(store.tensor), Window.of(store, sides_of(store.tensor))
+    if len(shape) == 1:
+        return Output(store, None, None)
     if len(shape) != 2 or shape[1] % WARP_COLS or window.dtype not in HALF_TYPES:
         raise MatchFailure(f"a result of shape {shape} of {window.dtype}")
     if window.stride(COL) != 1 or window.align((COL,)) != 16:
