@@ -14,12 +14,14 @@ from kitsune_mlir.dialects.stage_graph import PipelineOp, StageOp, YieldOp, pack
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.passes.stages.copies import settle_results, settle_scatters, settle_views
+from kitsune_mlir.passes.stages.cut_chains import cut_chains
 from kitsune_mlir.passes.stages.grouping import Grouping, reads
 from kitsune_mlir.passes.stages.halo import gather_pads, mark_halos
 from kitsune_mlir.passes.stages.made_where_read import make_where_read
 from kitsune_mlir.passes.stages.moves_by_index import gather_moves
 from kitsune_mlir.passes.stages.pool_windows import read_windows
 from kitsune_mlir.passes.stages.read_through import read_through
+from kitsune_mlir.passes.stages.remade_results import remake_results
 from kitsune_mlir.passes.stages.split_results import split_after_groups
 from kitsune_mlir.passes.stages.sum_ranges import mark_ranges
 from kitsune_mlir.passes.stages.through_reshapes import merge_through_reshapes
@@ -52,11 +54,13 @@ class FormStages(Pass):
     """Group ops into stages: chains that share parallel dimensions run tile by tile on chip.
 
     Two ops are joined when their maps give them a common parallel dimension, enough tiles are left to fill the machine, and
-    a tile's intermediates fit on chip. `--remarks` names what kept two ops apart. Options: `target`; `chains` says whether a
-    stage may hold several products: `true`, `false`, `cost` (where the GPU's chain engine can hold them and it pays), or
-    `auto`, the target's own way: on a GPU `cost`, on the host `true`. `cut`, for code that takes long to assemble, names stages
-    that would be formed and are not: `cut=product_0:2,product_3:1` says one after the other how many products of that stage,
-    and of each that is like it, stay together (how many ops, where it has one product or none).
+    a tile's intermediates fit on chip. Chains of products may store what they make on the way (what a gradient reads); what
+    they would store in f32 is made again, of 16-bit rows, where it is read. `--remarks` names what kept two ops apart.
+    Options: `target`; `chains` says whether a stage may hold several products: `true`, `false`, `cost` (where the GPU's chain
+    engine can hold them and it pays), or `auto`, the target's own way: on a GPU `cost`, on the host `true`. `cut`, for code
+    that takes long to assemble, names stages that would be formed and are not: `cut=product_0:2,product_3:1` says one after
+    the other how many products of that stage, and of each that is like it, stay together (how many ops, where it has one
+    product or none).
     """
 
     name: ClassVar[str] = "kitsune-form-stages"
@@ -108,17 +112,24 @@ class FormStages(Pass):
     def _grouped(self, every, returned: list[ir.Value], target: Target, chains: str, cuts) -> Grouping:
         """The groups that become stages."""
         block = every[0].block
-        grouping = Grouping(every, returned, target, chains, cuts)
-        grouping.run()
+
+        def grouped() -> Grouping:
+            grouping = Grouping(every, returned, target, chains, cuts)
+            grouping.run()
+            cut_chains(grouping)
+            return grouping
+
+        grouping = grouped()
         for rewrite in (make_where_read, merge_through_reshapes) if target.is_gpu else ():
             if rewrite(grouping):
                 every[:] = [op.operation for op in block.operations if op.operation.results]
                 returned[:] = list(block.operations)[-1].operation.operands
-                grouping = Grouping(every, returned, target, chains, cuts)
-                grouping.run()
+                grouping = grouped()
         if target.is_gpu and mark_ranges(grouping):
-            grouping = Grouping(every, returned, target, chains, cuts)
-            grouping.run()
+            grouping = grouped()
+        if target.is_gpu:
+            remake_results(grouping)
+            every[:] = [op.operation for op in block.operations if op.operation.results]
         return grouping
 
     def _cut(self, function: ir.Operation, grouping: Grouping, item: str) -> tuple[frozenset[int], int]:

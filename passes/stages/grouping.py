@@ -31,7 +31,6 @@ from .levels import in_levels
 from .marks import marked
 from .short_reductions import made_again
 from .small_stages import ends_in_numbers, one_row, worth_a_hand_off
-from .stored_joins import parts_before_joins
 
 TILE_COLUMNS = 256  # what a GPU's tile has at most of the last of several shared dimensions
 MOST_OPS = 128  # in a stage: plans look at all of them together, and the code of more is slow to compile
@@ -245,7 +244,7 @@ class Grouping:
         """What is lost if groups a and b become one that only the engine takes which takes anything: why the engines of the
         two declined. None if that engine is theirs already."""
         products = [g for g in (a, b) if any(map(is_contraction, self.members[g]))]
-        engines = [found.engine for g in products if (found := self._offer(g)) is not None]
+        engines = [found.engine for g in products if (found := self.offer_of(g)) is not None]
         own = [one for one in declined if one.engine in engines]
         if not own and candidate.several_passes is None:
             return None
@@ -257,7 +256,7 @@ class Grouping:
         together, apart = offer.seconds or 0.0, self._seconds(a) + self._seconds(b)
         return f"as one chain they would take {together * 1e6:.1f} us, apart {apart * 1e6:.1f} us" if together > apart else None
 
-    def _offer(self, g: int) -> Offer | None:
+    def offer_of(self, g: int) -> Offer | None:
         """The offer for a group as it is."""
         if g not in self._offers:
             self._offers[g] = offer_for(Candidate(self._space_of(g)), self.target)[0]
@@ -275,7 +274,7 @@ class Grouping:
         if not products:
             values = {v for op in group for v in [*reads(op), *op.results] if is_tensor(v)}
             return moving_seconds(sum(tensor_bytes(v.type) for v in values), self.target)
-        offer = self._offer(g)
+        offer = self.offer_of(g)
         if offer is not None and offer.seconds is not None and traits_of(offer.engine).several_products:
             return rates.CHAIN_HAND_OFF + offer.seconds
         return sum(product_seconds(layer_of(op), self.target) for op in products)
@@ -318,9 +317,7 @@ class Grouping:
     def merge(self, a: int, b: int) -> None:
         """Put producer group a into consumer group b."""
         for g in (a, b):
-            self._spaces.pop(g, None)
-            self._times.pop(g, None)
-            self._offers.pop(g, None)
+            self.forget(g)
         if self._tried is not None and self._tried[:2] == (a, b):
             self._spaces[b] = self._tried[2]
         self._tried = None
@@ -354,25 +351,24 @@ class Grouping:
                     self.merge(a, b)
                 else:
                     self.blocked.append((op, source, reason))
-        if self.target.is_gpu and self.chains == "cost":
-            for g in list(self.members):
-                if any(op.name == "tensor.concat" for op in self.members[g]):
-                    self._leave_joined(g)
 
-    def _leave_joined(self, g: int) -> None:
-        """Make concatenations that a chain would have as results stages of their own."""
-        while (offer := self._offer(g)) is not None and traits_of(offer.engine).several_products:
-            found = parts_before_joins(self.members[g], set(self.outputs(self.members[g])), self.sources)
-            if found is None:
-                return
-            self.blocked += [(found[0], source, "a chain stores what it computes") for source in self.sources(found[0])]
-            for ops in found[1]:
-                number = max(self.members) + 1
-                self.members[number] = ops
-                self.group_of.update((hash(op), number) for op in ops)
-            self.members[g] = [op for op in self.members[g] if self.group_of[hash(op)] == g]
-            for known in (self._spaces, self._offers, self._times):
-                known.pop(g, None)
+    def groups_that_read(self, op: ir.Operation) -> list[int]:
+        """The groups whose ops read what an op makes."""
+        return sorted({self.group_of[hash(one)] for one in self.ops if any(source == op for source in self.sources(one))})
+
+    def adopt(self, g: int, ops: list[ir.Operation]) -> None:
+        """Take new ops of the block into group g, some of whose ops read them now (so their hashes are others)."""
+        self.ops += ops
+        self.order = {hash(op.operation): n for n, op in enumerate(ops[0].block.operations)}
+        self.members[g] = sorted(self.members[g] + ops, key=lambda o: self.order[hash(o)])
+        self.group_of = {hash(op): number for number, members in self.members.items() for op in members}
+        self._sources.clear()
+        self.forget(g)
+
+    def forget(self, g: int) -> None:
+        """Find out anew what is known of a group."""
+        for known in (self._spaces, self._offers, self._times):
+            known.pop(g, None)
 
     def apart(self) -> list[tuple[ir.Operation, str]]:
         """Which ops were not joined with one that they read, and why."""

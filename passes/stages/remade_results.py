@@ -1,0 +1,120 @@
+"""What a product's stage would store in f32, and others can make of 16-bit rows, is made by these instead.
+
+A normalisation computes in f32 what its gradient reads again: rows that are centered, and scaled. They are twice the bytes of
+the rows that they are made of, which a stage reads as fast; a row's mean and scale are sums of what it reads anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch_mlir import ir
+
+from kitsune_mlir.dialects.access import is_tensor, iterator_kinds, shape_of
+from kitsune_mlir.dialects.attribute_table import NO_FUSION
+from kitsune_mlir.dialects.cloning import clone_with
+from kitsune_mlir.dialects.iteration import is_free
+from kitsune_mlir.dialects.products import body_of, defining_op, is_contraction, is_generic
+from kitsune_mlir.dialects.sizes import HALF_TYPES, tensor_bytes
+from kitsune_mlir.dialects.verify import captures
+from kitsune_mlir.passes.remarks import remark
+
+from .grouping import Grouping
+
+__all__ = ["remake_results"]
+
+MOST_OPS = 8
+"""That make a result of what is stored."""
+MOST_WORK = 24
+"""Operations in their bodies."""
+NARROW = 16
+"""Times smaller than a result is what is stored beside it: a number a row."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a value is made: ops in order, and the tensors that they read."""
+
+    ops: tuple[ir.Operation, ...]
+    leaves: frozenset[ir.Value]
+
+
+def remake_results(grouping: Grouping) -> None:
+    """Clone what makes such results into the groups that read them, in place: groups stay what they are."""
+    for g in list(grouping.members):
+        if any(map(is_contraction, grouping.members.get(g, ()))):
+            _remake(grouping, g)
+
+
+def _remake(grouping: Grouping, g: int) -> None:
+    group = grouping.members[g]
+    inside = {hash(op) for op in group}
+    stored = set(grouping.outputs(group))
+    found = {value: recipe for value in stored if (recipe := _recipe(grouping, value, inside)) is not None}
+    made = {leaf for recipe in found.values() for leaf in recipe.leaves if _inside(leaf, inside) and leaf not in stored}
+    if not found or sum(tensor_bytes(leaf.type) for leaf in made) >= sum(tensor_bytes(value.type) for value in found):
+        return
+    for r in sorted({r for value in found for r in _readers(grouping, value, g)}):
+        _clone(grouping, r, found)
+    remark(group[-1], f"{len(found)} of its results are made again where they are read")
+    grouping.forget(g)
+
+
+def _inside(value: ir.Value, inside: set[int]) -> bool:
+    maker = defining_op(value)
+    return maker is not None and hash(maker) in inside
+
+
+def _readers(grouping: Grouping, value: ir.Value, g: int) -> set[int]:
+    return {grouping.group_of[hash(use.owner.operation)] for use in value.uses} - {g}
+
+
+def _recipe(grouping: Grouping, value: ir.Value, inside: set[int]) -> Recipe | None:
+    """What makes an f32 result of 16-bit tensors, or such as lie in memory; None where that is not so, or more work."""
+    if str(ir.ShapedType(value.type).element_type) != "f32" or value in grouping.returned or not shape_of(value):
+        return None
+    if any(hash(use.owner.operation) not in grouping.group_of for use in value.uses):
+        return None
+    ops: dict[ir.Operation, None] = {}
+    leaves: set[ir.Value] = set()
+    pending = [value]
+    while pending:
+        op = defining_op(pending.pop())
+        if op is None or op in ops:
+            continue
+        if not is_generic(op) or set(iterator_kinds(op)) - {"parallel"} or NO_FUSION in op.attributes or len(op.results) != 1:
+            return None
+        if any(map(is_tensor, captures(op))) or any(name.startswith("kitsune.") for name in op.attributes):
+            return None
+        ops[op] = None
+        for operand in op.operands:
+            maker = defining_op(operand)
+            if not is_tensor(operand) or (maker is not None and is_free(maker)):
+                continue
+            narrow = NARROW * tensor_bytes(operand.type) <= tensor_bytes(value.type)
+            if not _inside(operand, inside) or narrow or str(ir.ShapedType(operand.type).element_type) in HALF_TYPES:
+                leaves.add(operand)
+            else:
+                pending.append(operand)
+    work = sum(len(body_of(op)) for op in ops)
+    if len(ops) > MOST_OPS or work > MOST_WORK or not any(_inside(leaf, inside) for leaf in leaves):
+        return None
+    return Recipe(tuple(sorted(ops, key=lambda op: grouping.order[hash(op)])), frozenset(leaves))
+
+
+def _clone(grouping: Grouping, r: int, found: Mapping[ir.Value, Recipe]) -> None:
+    """Let group r make the values that it reads of these."""
+    users = {hash(op): op for op in grouping.members[r]}
+    read = [(value, use.owner.operation, use.operand_number) for value in found for use in value.uses]
+    read = [one for one in read if hash(one[1]) in users]
+    if not read:
+        return
+    first = min((user for _, user, _ in read), key=lambda op: grouping.order[hash(op)])
+    ops = {op: None for value, *_ in read for op in found[value].ops}
+    mapping: dict[ir.Value, ir.Value] = {}
+    with ir.InsertionPoint(first):
+        copies = [clone_with(op, mapping) for op in sorted(ops, key=lambda op: grouping.order[hash(op)])]
+    for value, user, number in read:
+        user.operands[number] = mapping[value]
+    grouping.adopt(r, copies)
