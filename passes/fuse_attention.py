@@ -74,8 +74,6 @@ def gradient_obstacle(gradient: Gradient) -> str | None:
         return f"heads of {width} and {head} elements; multiples of 8 up to {WIDEST_GRADIENT} are done"
     if any(step.kind == "causal" and len(step.row) != 1 for step in gradient.steps):
         return "a causal mask goes by several dimensions"
-    if any(step.kind != "causal" for step in gradient.steps):
-        return "scores are masked by more than their positions"
     if any(step.kind == "keep" and step.number != -math.inf for step in gradient.steps):
         return "masked scores are not minus infinity"
     if not set(gradient.along) or not set(gradient.outer) - set(gradient.rows):

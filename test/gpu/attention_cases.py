@@ -167,6 +167,7 @@ TRAINED_TIMED: dict[str, Case] = {
     "step_2048_grouped": Case(1, 32, 8, 2048, 2048, 128, causal=True),
     "step_4096_64": Case(1, 32, 32, 4096, 4096, 64, causal=True),
     "step_1024_plain": Case(4, 16, 16, 1024, 1024, 64),
+    "step_512_padding": Case(8, 12, 12, 512, 512, 64, mask="padding"),
 }
 
 

@@ -245,6 +245,7 @@ CASES: dict[str, Case] = {
     "decode_pieces": attention(batch=1, heads=4, kv_heads=2, rows=1, keys=601, width=128, cached=600, made=True),
     "causal": attention(batch=1, heads=2, kv_heads=2, rows=300, keys=300, width=64, causal=True, layout="fused", made=True),
     "trained": attention_gradient(batch=1, heads=4, kv_heads=2, rows=150, keys=150, width=64, causal=True),
+    "trained_masked": attention_gradient(batch=2, heads=2, kv_heads=2, rows=100, keys=100, width=64, mask="rows"),
     "trained_keys_100": attention_gradient(batch=1, heads=2, kv_heads=2, rows=130, keys=100, width=128),
     "masked": attention(batch=1, heads=2, kv_heads=2, rows=130, keys=130, width=64, mask="float"),
     "ranges": ranges(129, 512, ("128x", "72g", "64x")),
