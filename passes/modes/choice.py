@@ -120,6 +120,8 @@ def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, floa
                 crowd=1 if name_of(stage) in adding else traits_of(work.engine).crowd // (2 if work.levels else 1) or 1,
             )
         )
+    if not any(traits_of(engine).one_block for engine in engines):  # blocks share multiprocessors in one launch, too
+        stages = [replace(stage, crowd=1) for stage in stages]
     taken = {name: seconds - target.launch_seconds for name, seconds in (measured or {}).items()}
     # A block posts once for all its tiles where every reader waits for the whole stage.
     by_tile = {flow.producer for flow in flows if not flow.whole}
