@@ -22,6 +22,8 @@ __all__ = ["KEYS", "counted_ends", "from_keys", "is_counted", "sort_keys"]
 KEYS = 1 << 16
 LEAST = 1 << 16
 """Elements of a vector from which on counting, which looks at all keys, is faster than merging."""
+APART = 1 << 8
+"""Keys that follow each other and whose counters lie apart."""
 SIGN = 15
 """The sign's bit."""
 
@@ -64,10 +66,15 @@ def is_counted(x: Tensor) -> bool:
 
 
 def counted_ends(x: Tensor, descending: bool) -> Tensor:
-    """How many elements of x [n] have each key or one before it: i32 [`KEYS`], which rise."""
+    """How many elements of x [n] have each key or one before it: i32 [`KEYS`], which rise.
+
+    Most of a vector's numbers are near each other. Counters of keys that follow each other lie in different lines of memory:
+    those of one line are added to one after the other.
+    """
     key = sort_keys(x, descending)
     none = torch.zeros(KEYS, dtype=torch.int32, device=x.device)
-    return scatter_rows(none, key, torch.ones_like(key), "sum").cumsum(0, dtype=torch.int32)
+    counts = scatter_rows(none, (key & (APART - 1)) * (KEYS // APART) + (key >> 8), torch.ones_like(key), "sum")
+    return counts.reshape(APART, KEYS // APART).t().reshape(-1).cumsum(0, dtype=torch.int32)
 
 
 @lowering("sort_keys")
