@@ -22,8 +22,9 @@ from kitsune_mlir.passes.layouts.images import (
     is_depthwise,
     is_element_wise,
     is_image,
+    is_one_pixel,
 )
-from kitsune_mlir.passes.layouts.nhwc import FIRST, LAST, like, rebuilt, renamed, summed, zero_of
+from kitsune_mlir.passes.layouts.nhwc import FIRST, LAST, like, product_of_pixels, rebuilt, renamed, summed, zero_of
 from kitsune_mlir.passes.layouts.pads import padded, padding_value
 from kitsune_mlir.passes.layouts.permute import permuted, transposed
 from kitsune_mlir.passes.layouts.weight_places import line_order, take_side_by_side
@@ -62,7 +63,10 @@ class _Rewriter:
         settle_type(self.function)
 
     def _visit(self, op: ir.Operation) -> None:
-        if is_convolution(op):
+        if is_convolution(op) and is_one_pixel(op):
+            image, weight, start = op.operands
+            self._convolution(op, op, product_of_pixels, self._twin(image), self._twin(weight), start)
+        elif is_convolution(op):
             image, weight, start = op.operands
             self._convolution(op, op, linalg.conv_2d_nhwc_fhwc, self._wide_twin(image), self._wide_twin(weight), start)
         elif is_depthwise(op):

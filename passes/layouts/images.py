@@ -4,6 +4,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.products import body_of, defining_op
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 
 STRIDE_BYTES = 16  # the least stride that TMA takes
 TYPES = {"bf16": 2, "f16": 2, "f32": 4}  # bytes
@@ -26,6 +27,14 @@ def is_convolution(op: ir.Operation) -> bool:
     types = {str(ir.ShapedType(value.type).element_type) for value in list(op.operands)[:2]}
     accumulates = str(ir.ShapedType(op.results[0].type).element_type) == "f32"
     return len(types) == 1 and types <= set(TYPES) and accumulates
+
+
+def is_one_pixel(op: ir.Operation) -> bool:
+    """Whether a convolution of 16-bit numbers is of images of one pixel with channels that TMA cannot step over: a product of a
+    few rows, for which nothing has to be widened (a squeeze-and-excite's). Exact f32 means something else for products."""
+    image, weight, _ = op.operands
+    one = shape_of(image)[2:] == shape_of(weight)[2:] == [1, 1] and str(ir.ShapedType(image.type).element_type) in HALF_TYPES
+    return one and shape_of(image)[1] % channels_of(image) != 0
 
 
 def is_depthwise(op: ir.Operation) -> bool:

@@ -6,7 +6,7 @@ from torch_mlir.dialects import linalg, tensor
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.passes.layouts.permute import permuted
 
-__all__ = ["FIRST", "LAST", "like", "rebuilt", "renamed", "summed", "zero_of"]
+__all__ = ["FIRST", "LAST", "like", "product_of_pixels", "rebuilt", "renamed", "summed", "zero_of"]
 
 LAST = (0, 2, 3, 1)
 """Dimension i of the channels-last form is dimension LAST[i] of the usual one."""
@@ -14,6 +14,21 @@ FIRST = (0, 3, 1, 2)
 """The inverse."""
 
 PARALLEL = "#linalg.iterator_type<parallel>"
+
+
+def product_of_pixels(images: ir.Value, weights: ir.Value, outs: list[ir.Value], **_: ir.Attribute) -> ir.Value:
+    """A convolution of one tap and images of one pixel as a product of matrices: [batch, channels] by [features, channels]."""
+    rows = [[0, 1, 2], [3]]
+
+    def flat(value: ir.Value) -> ir.Value:
+        shape, element = shape_of(value), ir.ShapedType(value.type).element_type
+        return tensor.collapse_shape(ir.RankedTensorType.get([shape[0], shape[3]], element), value, rows)
+
+    m, n, k = (ir.AffineDimExpr.get(loop) for loop in range(3))
+    maps = [ir.AffineMap.get(3, 0, results) for results in ([m, k], [n, k], [m, n])]
+    indexing = ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps])
+    made = linalg.contract(flat(images), flat(weights), outs=[flat(outs[0])], indexing_maps=indexing)
+    return tensor.expand_shape(outs[0].type, made, rows, [], shape_of(outs[0]))
 
 
 def renamed(expression: ir.AffineExpr) -> ir.AffineExpr:

@@ -173,6 +173,8 @@ CASES: dict[str, Case] = {
     "wide": Case(1, 16, 5, 129, 24),
     "long": Case(1, 8, 3, 1000, 16, bias=True, residual=True),
     "one_pixel": Case(1, 64, 1, 1, 64, bias=True),
+    "one_pixel_12": Case(8, 12, 1, 1, 120, kernel=1, padding=0, bias=True, relu=True),
+    "one_pixel_30_b1": Case(1, 30, 1, 1, 120, kernel=1, padding=0, bias=True),
     "no_padding": Case(3, 32, 17, 19, 96, padding=0, relu=True),
     "dilated": Case(2, 32, 20, 20, 48, padding=2, dilation=2, bias=True),
     "five": Case(2, 24, 14, 14, 80, kernel=5, padding=2),

@@ -227,3 +227,18 @@ func.func @weight_of_a_line(%image: tensor<2x16x1x9xbf16>, %weight: tensor<32x16
     ins(%image, %taps : tensor<2x16x1x9xbf16>, tensor<32x16x1x4xbf16>) outs(%start : tensor<2x32x1x6xf32>) -> tensor<2x32x1x6xf32>
   return %sums : tensor<2x32x1x6xf32>
 }
+
+// -----
+
+// One pixel of 12 channels (a squeeze-and-excite's): a product, and no widened copies.
+// CHECK-LABEL: func.func @one_pixel
+// CHECK-NOT: tensor.extract
+// CHECK: linalg.contract {{.*}} ins({{.*}} : tensor<2x12xbf16>, tensor<120x12xbf16>) outs({{.*}} : tensor<2x120xf32>)
+func.func @one_pixel(%image: tensor<2x12x1x1xbf16>, %weight: tensor<120x12x1x1xbf16> {kitsune.kind = "parameter"}) -> tensor<2x120x1x1xf32> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<2x120x1x1xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%empty : tensor<2x120x1x1xf32>) -> tensor<2x120x1x1xf32>
+  %sums = linalg.conv_2d_nchw_fchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>}
+    ins(%image, %weight : tensor<2x12x1x1xbf16>, tensor<120x12x1x1xbf16>) outs(%start : tensor<2x120x1x1xf32>) -> tensor<2x120x1x1xf32>
+  return %sums : tensor<2x120x1x1xf32>
+}
