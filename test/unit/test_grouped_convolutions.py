@@ -109,6 +109,17 @@ def test_values(name: str) -> None:
             weight.mul_(0.5)
 
 
+@pytest.mark.parametrize("batch, channels", [(8, 12), (1, 30), (3, 7)])
+def test_one_pixel_of_odd_channels_is_a_product(batch: int, channels: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(channels, 40, 1), nn.ReLU()).bfloat16().eval().requires_grad_(False)
+    x = torch.randn(batch, channels, 1, 1).bfloat16()
+    with unassembled():
+        program = kitsune_mlir.compile(model, (x,), target="sm_90a")
+    assert len(program.summary["stages"]) == 1 and program.summary["stages"][0]["engine"] != "conv"
+    torch.testing.assert_close(emulated(program)(x), model(x), rtol=2e-2, atol=1e-2)
+
+
 WEIGHT = Weight("w", "parameter", (6, 2, 3, 1), "f32", (0, 2, 3, 1), (6, 4, 3, 1), "", (1, 2))
 
 
