@@ -13,7 +13,14 @@ from test.gpu.unassembled import unassembled
 
 @pytest.mark.parametrize(
     "batch, tokens, width, hidden, depth, products",
-    [(2, 7, 64, 264, 2, 4), (3, 9, 120, 300, 1, 2), (1, 7, 64, 264, 1, 0), (2, 7, 72, 264, 1, 0), (2, 7, 64, 32, 1, 0)],
+    [
+        (2, 7, 64, 264, 2, 4),
+        (3, 9, 120, 300, 1, 2),
+        (1, 7, 64, 264, 1, 0),
+        (2, 7, 72, 264, 1, 0),
+        (2, 8, 64, 32, 1, 0),
+        (2, 7, 48, 33, 1, 2),
+    ],
 )
 def test_values(batch: int, tokens: int, width: int, hidden: int, depth: int, products: int) -> None:
     """`products` of them are of a batch: not those of one image, of rows that waste a tile, of layers that a chain holds."""
