@@ -72,9 +72,14 @@ def _by_place(call: Any, into: torch.Tensor, index: fx.Node, source: fx.Node) ->
             numbered.meta["val"] = torch.arange(size, dtype=torch.int32, device=device)
         return numbered
 
-    unread = call(aten.add.Tensor, call(aten.bitwise_and.Scalar, numbers(into.shape[0]), ZEROS - 1), count)
-    place = call(put, unread, index, numbers(count), "set")  # of rows that are added to the same one: some row's number
+    nowhere = call(aten.new_full.default, index, [into.shape[0]], -1)
+    nowhere.target, nowhere.args = aten.full.default, nowhere.args[1:]
+    nowhere.kwargs = {"dtype": torch.int32, "device": device}
+    nowhere.meta["val"] = nowhere.meta["val"].to(torch.int32)
+    place = call(put, nowhere, index, numbers(count), "set")  # of rows that are added to the same one: some row's number
     own = call(aten.index_select.default, place, 0, index)
     none = call(aten.new_full.default, source, [count + ZEROS, *into.shape[1:]], 0)
     none.target, none.args, none.kwargs = aten.full.default, none.args[1:], {"dtype": into.dtype, "device": device}
-    return call(aten.index_select.default, call(put, none, own, source, "sum"), 0, place)
+    sums = call(put, none, own, source, "sum")
+    zeros = call(aten.add.Tensor, call(aten.bitwise_and.Scalar, numbers(into.shape[0]), ZEROS - 1), count)
+    return call(aten.index_select.default, sums, 0, call(aten.where.self, call(aten.ge.Scalar, place, 0), place, zeros))

@@ -10,6 +10,8 @@ import kitsune_mlir
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.frontend import touched_rows
 from kitsune_mlir.frontend.importer import import_model
+from test.emulators.atomics import AtomicBlock
+from test.programs import emulated
 
 
 class Update(nn.Module):
@@ -54,6 +56,19 @@ def test_sums_of_few_rows(rows: int, count: int, width: int) -> None:
     want = Update(rows, width, torch.float64)(*(a.double() if a.is_floating_point() else a for a in args))
     for mine, exact in zip(found, want, strict=True):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("rows, count, width", [(700, 33, 16), (129, 7, 64)])
+def test_kernels_of_a_gpu(rows: int, count: int, width: int) -> None:
+    model = Update(rows, width)
+    args = args_of(model, count)
+    program = emulated.compiled(model, args)
+    assert is_by_place(model, args)
+    found = emulated.emulated(program, args, model(*args), block=AtomicBlock)
+    want = Update(rows, width, torch.float64)(*(a.double() if a.is_floating_point() else a for a in args))
+    for mine, exact in zip(found, want, strict=True):
+        torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.usefixtures("small")
