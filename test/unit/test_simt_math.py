@@ -49,6 +49,19 @@ def test_short_functions_where_results_are_bf16_and_only_there(run, instruction)
     assert instruction not in ptx_of(run, rows("f32", 64, 64)) or instruction == "ex2.approx.ftz"  # libdevice's exp ends in it
 
 
+@pytest.mark.parametrize("shape, short", [((), True), ((64,), False), ((1, 64), False)])
+def test_single_numbers_of_f32_leave_them_short(shape, short):
+    """A learning rate, a count of steps: what they are computed with has 16 bits."""
+
+    def run(x, y, rate):
+        return (x - rate * y / (y.abs().float().sqrt() + 1e-8)).to(torch.bfloat16)
+
+    ptx = ptx_of(run, rows("bf16", 64, 64), rows("bf16", 64, 64), ("f32", shape))
+    assert ("div.full" in ptx, "sqrt.approx" in ptx, "div.rn" in ptx) == (short, short, not short)
+    wide = ptx_of(lambda x, rate: rate / x, rows("f32", 64, 64), ("f32", ()))
+    assert "div.full" not in wide
+
+
 @pytest.mark.parametrize(
     "run", [torch.fmod, torch.remainder, torch.floor_divide, lambda x, y: (x / y).round(), lambda x, y: (x / y > 1.5) * x]
 )

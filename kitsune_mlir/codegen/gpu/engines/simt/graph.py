@@ -51,8 +51,8 @@ class Precision:
     """What the code for a task may do with floating-point numbers.
 
     Attributes:
-        approximate: all numbers come from memory and go there with 16 bits: functions need not be more exact than that. Not
-            where `excess` is not allowed.
+        approximate: all numbers come from memory and go there with 16 bits, but for single ones (a learning rate): functions
+            need not be more exact than that. Not where `excess` is not allowed.
         excess: values may keep more bits than the program's intermediate types have. Not where comparisons or roundings to
             whole numbers would tell the difference.
         lowered: exponentials of what an element has less than its row's largest, as in a softmax: numbers from 0 to 1, so that
@@ -151,7 +151,9 @@ class Graph:
 
     def _precision(self) -> Precision:
         """What the types in memory and the operations between allow."""
-        memory = [window.buffer.element for window in (*self.task.loads, *self.task.stores)]
+        numbers = [load for load in self.task.loads if str(load.buffer.element) == "f32" and math.prod(load.buffer.shape) == 1]
+        loads = [load for load in self.task.loads if load not in numbers]
+        memory = [window.buffer.element for window in (*loads, *self.task.stores)]
         memory += [ir.RankedTensorType(op.operands[0].type).element_type for op in self.scatters]
         floats = {str(element) for element in memory} & {
             "f16",
