@@ -1,9 +1,9 @@
 """The gradient of scaled dot-product attention: four products, with the softmax's gradient in the last step of one of them.
 
 Autograd's own goes through each operator of the softmax, in f32: exponentials, sums and quotients are kept or made again, and
-gradients of scores reach two products as f32. Here the probabilities are made again in the operands' type, and the sum of
-each row's gradient times probabilities is that of the result's gradient times the result (FlashAttention, Dao et al. 2022,
-section 3.1 and appendix B.2), which needs no scores.
+gradients of scores reach two products as f32. Here the probabilities are made again in the operands' type from the logarithm of
+each row's sum of exponentials, which forward leaves, and the sum of each row's gradient times probabilities is that of the
+result's gradient times the result (FlashAttention, Dao et al. 2022, section 3.1 and appendix B.2), which needs no scores.
 """
 
 from __future__ import annotations
