@@ -13,6 +13,7 @@ from kitsune_mlir.cache.programs import ProgramCache, Source, source_of
 from kitsune_mlir.cache.store import store_of
 from kitsune_mlir.errors import PerformanceWarning
 from kitsune_mlir.frontend import ExportedModel, ImportedModel, import_exported
+from kitsune_mlir.garbage import full_collections_later
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.options import Options, Phases
 from kitsune_mlir.runtime.explain import slow_text
@@ -41,7 +42,17 @@ def kept_or_compiled(
     Warns:
         PerformanceWarning: as `pipeline.compile`.
     """
-    phases, cache = phases or Phases(options.on_phase), program_cache(machine, options)
+    phases = phases or Phases(options.on_phase)
+    with full_collections_later():
+        program = _kept_or_compiled(model, machine, options, compiler, phases)
+    warn_if_slow(program, stacklevel=5)  # of who calls kitsune_mlir.compile
+    return program
+
+
+def _kept_or_compiled(
+    model: Callable[[], Model], machine: Target, options: Options, compiler: Compiler, phases: Phases
+) -> Program:
+    cache = program_cache(machine, options)
 
     def known_or_imported() -> tuple[str | None, Source | None, Program | None, ImportedModel | None]:
         made = model()
@@ -58,7 +69,6 @@ def kept_or_compiled(
     else:
         program.seconds = dict(phases.seconds)
     program.kept_as = key
-    warn_if_slow(program, stacklevel=5)  # of who calls kitsune_mlir.compile
     return program
 
 

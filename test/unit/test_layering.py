@@ -32,7 +32,7 @@ LAYERS = [
     {f"{PACKAGE}.targets"},
     {
         f"{PACKAGE}.{name}"
-        for name in ("options", "settings", "workers", "tuning", "simulation", "cache.programs", "cache.compiled")
+        for name in ("options", "settings", "workers", "garbage", "tuning", "simulation", "cache.programs", "cache.compiled")
     },
     {f"{PACKAGE}.frontend", f"{PACKAGE}.passmanager", f"{PACKAGE}.calling_convention", f"{PACKAGE}.cheaper_plans"},
     {f"{PACKAGE}.request_kernels"},
