@@ -3,6 +3,9 @@
 Of attributes and types, which never change, a fact is found once in a run of the compiler (`constant`, inside `lasting`); of
 operations, once while nothing changes them (`remembered`, inside `unchanged`). So equal layers share what is known of their
 maps and shapes. Nothing is kept outside of these blocks: it would keep MLIR's contexts alive.
+
+A stage is known by its result, since an operation's hash is another one when its attributes change: facts of stages are of
+their bodies, which no scheduling pass changes, and last from one such pass to the next.
 """
 
 from __future__ import annotations
@@ -15,18 +18,26 @@ from typing import Any, ParamSpec, TypeVar
 
 from torch_mlir import ir
 
-__all__ = ["constant", "lasting", "remembered", "unchanged"]
+__all__ = ["constant", "lasting", "remembered", "stages_unchanged", "unchanged"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _known: ContextVar[dict[tuple[Any, ir.Operation], Any] | None] = ContextVar("facts", default=None)
+_stages: ContextVar[dict[tuple[Any, ir.Value], Any] | None] = ContextVar("facts of stages", default=None)
 _constants: ContextVar[dict[tuple[Any, ...], Any] | None] = ContextVar("constants", default=None)
 
 
 @contextmanager
 def unchanged() -> Iterator[None]:
     """Nothing that `remembered` functions ask operations for is changed inside: each is asked once."""
-    with _opened(_known):
+    with _opened(_known), _opened(_stages):
+        yield
+
+
+@contextmanager
+def stages_unchanged() -> Iterator[None]:
+    """No stage's body is changed inside: `remembered` functions ask each stage once, and other operations every time."""
+    with _opened(_stages):
         yield
 
 
@@ -48,14 +59,18 @@ def _opened(variable: ContextVar[dict[Any, Any] | None]) -> Iterator[None]:
 
 
 def remembered(function: Callable[[ir.Operation], T]) -> Callable[[ir.Operation], T]:
-    """Let a function of one operation, whose result nobody changes, be remembered where operations are `unchanged`."""
+    """Let a function of one operation, whose result nobody changes, be remembered where operations are `unchanged`.
+
+    Of a stage it may look at the body alone.
+    """
 
     @functools.wraps(function)
     def asked(op: ir.Operation) -> T:
-        known = _known.get()
+        of_stage = op.name == "kitsune.stage"
+        known: dict[Any, Any] | None = (_stages if of_stage else _known).get()
         if known is None:
             return function(op)
-        key = function, op
+        key = function, op.results[0] if of_stage else op
         if key not in known:
             known[key] = function(op)
         return known[key]

@@ -20,9 +20,13 @@ class PassFailure(KitsuneError):
 
 @dataclass(frozen=True)
 class Pass:
-    """Base of all passes. `run` rewrites a module in place and leaves verified IR, or raises PassFailure."""
+    """Base of all passes. `run` rewrites a module in place and leaves verified IR, or raises PassFailure.
+
+    A pass that `only_schedules` sets attributes of stages and pipelines and changes nothing else.
+    """
 
     name: ClassVar[str] = ""
+    only_schedules: ClassVar[bool] = False
 
     def run(self, module: ir.Operation) -> None:
         """Rewrite the module whose operation is given."""

@@ -18,7 +18,7 @@ from kitsune_mlir.dialects.iteration import Dim, Space, is_reshape
 from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, overwritten, results_of, yielded
 from kitsune_mlir.dialects.tile_program import PostOp, TaskOp, WaitOp
-from kitsune_mlir.dialects.unchanged import unchanged
+from kitsune_mlir.dialects.unchanged import stages_unchanged, unchanged
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.passes.spatial.rings import Rings
 from kitsune_mlir.passes.tile_program.memrefs import flattened, i64, index, memref_of, reshape, rows_of, shape_of_type, subview
@@ -55,7 +55,8 @@ class Materialize(Pass):
                 if len(pipelines) > 1:
                     raise PassFailure(pipelines[1], "is a second pipeline of one function; one is supported")
                 if pipelines:
-                    _Program(module, function, pipelines[0]).build()
+                    with stages_unchanged():
+                        _Program(module, function, pipelines[0]).build()
                     function.erase()
 
 

@@ -43,6 +43,7 @@ class PartitionStreams(Pass):
     """
 
     name: ClassVar[str] = "kitsune-partition-streams"
+    only_schedules: ClassVar[bool] = True
     target: str = "host"
     tiles: tuple[str, ...] = ()
     mode: str = "auto"
@@ -60,7 +61,7 @@ class PartitionStreams(Pass):
         with module.context, ir.Location.unknown():
             for op in list(walk(module)):
                 if op.name == "kitsune.pipeline":
-                    with unchanged():  # but for attributes of stages
+                    with unchanged():
                         self._partition(op, target)
 
     def _partition(self, pipeline: ir.Operation, target: Target) -> None:

@@ -101,6 +101,7 @@ class PlaceBuffers(Pass):
     """
 
     name: ClassVar[str] = "kitsune-place-buffers"
+    only_schedules: ClassVar[bool] = True
     slack: int = 2
     apart: int = 16 << 20
     limit: int = 0
@@ -111,7 +112,7 @@ class PlaceBuffers(Pass):
         with module.context, ir.Location.unknown():
             for op in list(walk(module)):
                 if op.name == "kitsune.pipeline":
-                    with unchanged():  # but for attributes of stages
+                    with unchanged():
                         self._place(op)
 
     def _place(self, pipeline: ir.Operation) -> None:

@@ -25,12 +25,13 @@ class Synchronize(Pass):
     """
 
     name: ClassVar[str] = "kitsune-synchronize"
+    only_schedules: ClassVar[bool] = True
 
     def run(self, module: ir.Operation) -> None:
         with module.context, ir.Location.unknown():
             for op in list(walk(module)):
                 if op.name == "kitsune.pipeline":
-                    with unchanged():  # but for attributes of stages
+                    with unchanged():
                         for stage in stages_of(op):
                             self._derive(stage)
 

@@ -38,6 +38,7 @@ class WriteInPlace(Pass):
     """
 
     name: ClassVar[str] = "kitsune-write-in-place"
+    only_schedules: ClassVar[bool] = True
     target: str = "host"
 
     def run(self, module: ir.Operation) -> None:

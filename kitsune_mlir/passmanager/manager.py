@@ -11,7 +11,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
 from kitsune_mlir.dialects.attribute_table import misplaced
-from kitsune_mlir.dialects.unchanged import lasting
+from kitsune_mlir.dialects.unchanged import lasting, unchanged
 from kitsune_mlir.errors import CompileError, KitsuneError
 from kitsune_mlir.passes.base import Pass, PassFailure
 from kitsune_mlir.passes.registry import PASSES
@@ -61,6 +61,7 @@ class Step:
     arguments: tuple[str, ...]  # the names of its passes
     run: Callable[[ir.Operation], None]
     python: bool
+    only_schedules: bool = False
 
 
 def run_pipeline(
@@ -106,9 +107,13 @@ def run_pipeline(
     before = partial(_wanted, print_ir_before_all, frozenset(print_ir_before))
     after = partial(_wanted, print_ir_after_all, frozenset(print_ir_after))
     one_by_one = timing is not None or print_ir_before_all or print_ir_after_all or bool(print_ir_before or print_ir_after)
-    with root.context, ir.Location.unknown(), lasting():
+    with root.context, ir.Location.unknown(), lasting(), ExitStack() as known:
         steps = plan(pipeline, target=target, merge=not one_by_one)
         for i, step in enumerate(steps):
+            if not step.only_schedules:
+                known.close()  # what is known of operations, from one scheduling pass to the next
+            elif not i or not steps[i - 1].only_schedules:
+                known.enter_context(unchanged())
             rest = f"{ROOT}({','.join(s.text for s in steps[i:])})"
             if before(step):
                 printing.dump(root, f"IR Dump Before {step.label}")
@@ -205,7 +210,9 @@ def _instance(node: PassNode, text: str, target: str | None) -> Pass:
 
 
 def _python_step(pass_: Pass) -> Step:
-    return Step(pass_text(pass_), f"{type(pass_).__name__} ({pass_.name})", (pass_.name,), pass_.run, python=True)
+    return Step(
+        pass_text(pass_), f"{type(pass_).__name__} ({pass_.name})", (pass_.name,), pass_.run, True, pass_.only_schedules
+    )
 
 
 def _upstream_step(nodes: list[Node]) -> Step:

@@ -35,17 +35,21 @@ class Conflicts:
         low, high = np.array([a.region.span for a in accesses] or np.zeros((0, 2), int)).T
         memory = np.array([a.region.buffer.argument for a in accesses])
         kind = np.array([a.kind for a in accesses])
+        task = np.array([a.task for a in accesses])
         for number, later in enumerate(accesses):
             upto = slice(number + 1)
             near = (memory[upto] == memory[number]) & (low[upto] < high[number]) & (low[number] < high[upto])
             clash = near & (kind[upto] != later.kind) if later.kind != "write" else near
+            done = np.zeros(len(self.program.tasks), bool)  # tasks that are complete before
+            done[list(self.order.after[later.task])] = True
+            clash &= ~done[task[upto]]
             for other in np.flatnonzero(clash):
                 self._check_pair(accesses[other], later)
 
     def _check_pair(self, earlier: Access, later: Access) -> None:
         if earlier.task == later.task:
             self._check_within(earlier, later)
-        elif earlier.task not in self.order.after[later.task]:
+        else:
             self._check_between(earlier, later)
 
     def _check_between(self, earlier: Access, later: Access) -> None:
