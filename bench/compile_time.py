@@ -129,11 +129,13 @@ def main() -> None:
     if arguments.one:
         print(json.dumps(timed(arguments.cases[0], arguments.target, arguments.one, arguments.torch_compile)))
         return
+    from bench import host
     from bench.cases import all_cases
     from bench.whole_models import MODELS
 
     rows = []
     cores = len(os.sched_getaffinity(0))
+    about = {"environment": host.environment(), "command": "python -m bench.compile_time", "target": arguments.target}
     for case in arguments.cases or [*(name for name in MODELS if not name.startswith("small")), OF_LIBRARY]:
         if case in all_cases() and (library := all_cases()[case].missing):
             print(f"{case}: missing: {library} is not installed (extra `breadth`)", file=sys.stderr)
@@ -141,9 +143,7 @@ def main() -> None:
         rows.append((case, *measured(case, arguments.target, arguments.torch_compile)))
         if arguments.json is not None:
             entries = {name: {"cold": cold, "cached": kept} for name, cold, kept in rows}
-            arguments.json.write_text(
-                json.dumps({"cores": cores, "target": arguments.target, "cases": entries}, indent=1) + "\n"
-            )
+            arguments.json.write_text(json.dumps({**about, "cores": cores, "cases": entries}, indent=1) + "\n")
         print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
     print(f"{cores} cores; seconds\n\n{table(rows)}")
 
