@@ -128,7 +128,8 @@ def check_cut(code: HostCode) -> None:
 
 @functools.cache
 def _jit() -> llvm.LLJIT:
-    return llvm.create_lljit_compiler(host_machine())
+    """JITLink, which keeps an object's sections together: the older linker ends the process where they lie too far apart."""
+    return llvm.create_lljit_compiler(host_machine(), use_jit_link=True)
 
 
 class Loaded:

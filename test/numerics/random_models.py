@@ -8,9 +8,9 @@
     python -m test.numerics.random_models --first 123 --seeds 1 --target host --shrink    # prints the model that fails
 
 `--json FILE` records the seeds, and by family how many models were right, refused and failed; with `--resume` FILE's seeds are
-left out. Its `runs` say where and when, and with which commit. A model comes out right (`compare.beside_eager`) or is refused by
-a `KitsuneError` that names what is not supported (an `UnsupportedError` or a `FrontendError`); anything else, a `CompileError`
-included, is a failure. A process of its own compiles models, and is replaced where one crashes it.
+left out. Its `runs` say where and when, and with which commit. A model comes out right (`compare.beside_eager`) or is refused
+by a `KitsuneError` that names what is not supported (an `UnsupportedError` or a `FrontendError`); anything else, a
+`CompileError` included, is a failure. A process of its own compiles models, and is replaced where one crashes it.
 """
 
 from __future__ import annotations

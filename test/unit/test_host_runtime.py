@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pytest
+import torch
 
+import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, CompileError, TargetError
 from kitsune_mlir.runtime.host_code import HostCode
 from kitsune_mlir.runtime.host_executor import HostExecutor
@@ -130,3 +134,35 @@ def test_memory_does_not_grow(code):
     for _ in range(3000):
         run_code(executor, [x], [y])
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4096  # kilobytes
+
+
+NO_ROOM = """
+import ctypes, torch, kitsune_mlir
+
+GAP, PAGE, PRIVATE, AT = 3 << 30, 4096, 0x4022, ctypes.CDLL(None)  # private, anonymous, without swap
+AT.mmap.restype, AT.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+AT.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+reserve = lambda size: AT.mmap(None, size, 0, PRIVATE, -1, 0)
+whole = reserve(16 * GAP)
+for size in (1 << 24, 1 << 20, 1 << 16, PAGE):  # what is free above is taken
+    while (taken := reserve(size)) > whole:
+        pass
+    AT.munmap(taken, size)
+for number in range(1, 15):
+    AT.munmap(whole + number * GAP, 2 * PAGE)
+x = torch.randn(5, 7)
+assert torch.allclose(kitsune_mlir.load("packed.kit")(x), torch.softmax(x.sin() + (-x).exp(), -1), atol=1e-6)
+"""
+"""Loads a program where memory's free pages lie farther apart than code can reach."""
+
+
+def test_code_is_linked_where_free_memory_lies_far_apart(tmp_path):
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return torch.softmax(x.sin() + (-x).exp(), -1)
+
+    kitsune_mlir.compile(Model(), (torch.randn(5, 7),), target="host").save(tmp_path / "packed.kit")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", NO_ROOM], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-800:]
