@@ -303,14 +303,25 @@ def _put_rows(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:
         index = run.last_again(index, along, axis)
     into = run.axes(n.args[0])
     index = _inside(run, n.args[at], index, into[dim] if into else Axis())
-    with _counted_rows(run, axis if dim == 0 and kind in ("sum", "prod") else Axis(), args[0].device):
+    until = _counted_rows(run, axis if dim == 0 and kind in ("sum", "prod") else Axis(), args[0].device)
+    if kind in ("sum", "prod") and until is None and run.padded(axis):
+        index = _spread(index, along, run.valid(axis, index.device), args[0].shape[dim])
+    with until or contextlib.nullcontext():
         return n.target(*args[:at], index, source, *args[at + 2 :], **kwargs)  # type: ignore[operator]
 
 
-def _counted_rows(run: CountedRun, axis: Axis, device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """Tells scatters of rows along a dimension how many are valid, where code can stop there."""
+def _spread(index: Tensor, dim: int, valid: Tensor, size: int) -> Tensor:
+    """An index into a dimension of a size, whose elements that are not valid along `dim` name one row after the other: what is
+    put there changes nothing, but atomics on one row would wait for each other."""
+    shape = [-1 if n == dim else 1 for n in range(index.ndim)]
+    places = torch.arange(index.shape[dim], dtype=index.dtype, device=index.device) % max(size, 1)
+    return torch.where(valid.view(shape), index, places.view(shape))
+
+
+def _counted_rows(run: CountedRun, axis: Axis, device: torch.device) -> contextlib.AbstractContextManager[None] | None:
+    """Tells scatters of rows along a dimension how many are valid; None where code cannot stop there."""
     if len(axis.factors) != 1 or not axis.factors[0].is_Symbol or not run.padded(axis) or device.type != "cpu":
-        return contextlib.nullcontext()
+        return None
     return counted(run.counts[str(axis.factors[0])], run.size(axis.size))
 
 
