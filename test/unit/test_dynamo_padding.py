@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from kitsune_mlir.dynamo import shapes
+from kitsune_mlir.dynamo import counted, shapes
 from kitsune_mlir.dynamo.buckets import Buckets
 from kitsune_mlir.dynamo.graph_options import GraphOptions
 from kitsune_mlir.dynamo.torch_api import aot_autograd, make_boxed_func, min_cut_rematerialization_partition
@@ -139,6 +139,28 @@ def test_functions(name):
             same(compiled(x), function(x))
     if name in ("flipped", "sorted"):
         assert any("only" in made for made in backend.made) or any("x.size()[0] =" in made for made in backend.made)
+
+
+@pytest.mark.parametrize("name", ["put", "added_inside", "edges"])
+def test_rows_that_count_for_nothing_go_to_different_places(name, monkeypatch):
+    """Where code adds all rows: atomics of those that are not valid would wait for each other in one place."""
+    torch._dynamo.reset()
+    spread = []
+
+    def watched(index, dim, valid, size):
+        spread.append(dim)
+        return place(index, dim, valid, size)
+
+    place = counted._spread
+    assert place(torch.tensor([5, 4, 0, 0, 0, 0]), 0, torch.arange(6) < 2, 3).tolist() == [5, 4, 2, 0, 1, 2]
+    assert place(torch.zeros(2, 3, dtype=torch.int32), 1, torch.arange(3) < 1, 9).tolist() == [[0, 1, 2]] * 2
+    monkeypatch.setattr(counted, "_counted_rows", lambda *given: None)
+    monkeypatch.setattr(counted, "_spread", watched)
+    function = FUNCTIONS.get(name, lambda x: torch.zeros(7, 9).index_add(1, torch.arange(x.shape[0]) % 9, x.t()))
+    compiled = torch.compile(function, backend=Watched(), dynamic=True)
+    for n in sizes(3, least=4):
+        same(compiled(x := R(n, 7)), function(x))
+    assert spread
 
 
 @pytest.mark.parametrize("name", ["mlp", "mean", "sums", "attention", "gram", "scaled", "normed"])
