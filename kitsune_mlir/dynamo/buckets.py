@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Buckets"]
+__all__ = ["GPU_ROWS", "Buckets"]
 
 FEW = 3
 """Programs of one graph up to which another one is compiled for much smaller sizes than those that there are."""
 TILE = 64
 """Rows that a tile of a product has, or more: with fewer, a program for as many is about as fast."""
+GPU_ROWS = 128
+"""As TILE, of the smallest program on a GPU: 64 rows in f32 take twice as long there, without tensor cores, as 128."""
 FEW_ROWS = 8
 """As TILE, where programs leave out what is behind valid rows: one is for few rows, whose tiles are small, one for all."""
 NEARLY = 0.9
@@ -35,6 +37,7 @@ class Buckets:
         cost: how long a program for such sizes takes.
         idle: how long it takes to leave out all of such sizes, where a program does that; else it computes them.
         given: bytes of inputs and results of such sizes.
+        least: rows of a product that the smallest program is for, at least.
     """
 
     def __init__(
@@ -46,9 +49,10 @@ class Buckets:
         cost: Callable[[Mapping[str, int]], float] | None = None,
         idle: Callable[[Mapping[str, int]], float] | None = None,
         given: Callable[[Mapping[str, int]], int] = lambda sizes: 0,
+        least: int = 0,
     ):
         self._weights, self._bounds, self._growth, self._sizes = weights, bounds, growth, sorted(sizes)
-        self._cost, self._idle, self._given = cost, idle, given
+        self._cost, self._idle, self._given, self._least = cost, idle, given, least
         self.known: list[dict[str, int]] = []
 
     def find(self, values: Mapping[str, int]) -> dict[str, int]:
@@ -112,5 +116,6 @@ class Buckets:
         size = size or max(2, self._tile(name, TILE if self._idle is None else FEW_ROWS))
         while size < value:
             size = math.ceil(size * self._growth)
+        size = size if self._sizes else max(size, self._tile(name, self._least))
         bound = self._bounds.get(name)
         return size if bound is None or bound < value else min(size, bound)

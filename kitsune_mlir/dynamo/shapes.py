@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from kitsune_mlir.dynamo.buckets import Buckets
+from kitsune_mlir.dynamo.buckets import GPU_ROWS, Buckets
 from kitsune_mlir.dynamo.graph_options import GraphOptions
 from kitsune_mlir.dynamo.padding import Padded, input_sizes, split
 from kitsune_mlir.dynamo.report import logger
@@ -180,6 +180,7 @@ class Specialized:
         placeholders = self._gm.graph.find_nodes(op="placeholder")
         weights = {name: rows_in(self._rows, name, values) for name in names}  # type: ignore[arg-type]
         bounds = {name: bound for name in names if (bound := bound_of(placeholders, name)) is not None}
+        on_gpu = any(isinstance(n.meta.get("val"), Tensor) and n.meta["val"].is_cuda for n in placeholders)
         cost, given = cost_of(self._gm), given_bytes_of(self._gm)
         asked = self._options.bucket_growth, self._options.buckets
         idle = idle_cost_of(self._gm) if self._leaves_out(names) else None
@@ -190,6 +191,7 @@ class Specialized:
             lambda sizes: cost({**values, **sizes}),
             None if idle is None else lambda sizes: idle({**values, **sizes}),
             lambda sizes: given({**values, **sizes}),
+            GPU_ROWS if on_gpu else 0,
         )
 
     def _is_rows(self, name: str) -> bool:

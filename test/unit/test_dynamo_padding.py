@@ -141,8 +141,15 @@ def test_functions(name):
         assert any("only" in made for made in backend.made) or any("x.size()[0] =" in made for made in backend.made)
 
 
-@pytest.mark.parametrize("name", ["put", "added_inside", "edges"])
-def test_rows_that_count_for_nothing_go_to_different_places(name, monkeypatch):
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.zeros(20, x.shape[1]).index_add(0, torch.arange(x.shape[0]) % 20, x),
+        lambda x: torch.ones(9, x.shape[1]).scatter_add(0, (x.abs() * 2).long().clamp(max=8), x),
+        lambda x: torch.zeros(x.shape[1], 9).index_add(1, torch.arange(x.shape[0]) % 9, x.t()),
+    ],
+)
+def test_rows_that_count_for_nothing_go_to_different_places(function, monkeypatch):
     """Where code adds all rows: atomics of those that are not valid would wait for each other in one place."""
     torch._dynamo.reset()
     spread = []
@@ -156,10 +163,9 @@ def test_rows_that_count_for_nothing_go_to_different_places(name, monkeypatch):
     assert place(torch.zeros(2, 3, dtype=torch.int32), 1, torch.arange(3) < 1, 9).tolist() == [[0, 1, 2]] * 2
     monkeypatch.setattr(counted, "_counted_rows", lambda *given: None)
     monkeypatch.setattr(counted, "_spread", watched)
-    function = FUNCTIONS.get(name, lambda x: torch.zeros(7, 9).index_add(1, torch.arange(x.shape[0]) % 9, x.t()))
     compiled = torch.compile(function, backend=Watched(), dynamic=True)
     for n in sizes(3, least=4):
-        same(compiled(x := R(n, 7)), function(x))
+        same(compiled(x := R(n, 12)), function(x))
     assert spread
 
 
@@ -372,6 +378,8 @@ def test_buckets():
     assert [heavy.find({"b": n})["b"] for n in (2, 3, 17, 20)] == [2, 16, 20, 20]
     chosen = Buckets({}, {}, 8.0, (10, 100))
     assert [chosen.find({"n": n})["n"] for n in (3, 11, 101)] == [10, 100, 800]
+    wide = Buckets({"b": 16}, {}, 8.0, least=128)
+    assert [wide.find({"b": n})["b"] for n in (3, 8, 9, 33)] == [8, 8, 32, 256]
     both = Buckets({}, {}, 8.0)
     for _ in range(300):
         n, m = random.randint(1, 1000), random.randint(1, 4000)
