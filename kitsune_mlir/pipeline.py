@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch_mlir import ir
 from torch_mlir.dialects.builtin import ModuleOp
 
 from kitsune_mlir import tuning
 from kitsune_mlir.cache.compiled import kept_or_compiled
 from kitsune_mlir.calling_convention import memory_layouts, signature_of
-from kitsune_mlir.cheaper_plans import Planning, report
+from kitsune_mlir.cheaper_plans import SPILLED, Planning, report
 from kitsune_mlir.dialects.unchanged import lasting
 from kitsune_mlir.errors import ArgumentError, AssemblyTimeout, BrokenOffer, TargetError
 from kitsune_mlir.frontend import ImportedModel, export_model, opened
@@ -28,10 +29,23 @@ from kitsune_mlir.options import Options, Phases, options_of
 from kitsune_mlir.passes.form_stages import FormStages
 from kitsune_mlir.passes.partition_streams import PartitionStreams
 from kitsune_mlir.passes.registry import PIPELINE
+from kitsune_mlir.request_kernels import Load, kernels_by_requests, loads_of, shares_of
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.timer import device_name
 from kitsune_mlir.settings import choose_target, is_deterministic
-from kitsune_mlir.targets import FORM, SCHEDULE, Code, Stages, generate, lower, measured, run_passes
+from kitsune_mlir.targets import (
+    FORM,
+    SCHEDULE,
+    Code,
+    Stages,
+    TileProgram,
+    generate,
+    kernel_options,
+    lower,
+    measured,
+    run_passes,
+    with_requests,
+)
 
 __all__ = ["Options", "compile", "compile_imported", "generate", "lower", "plan", "program_of"]
 
@@ -118,7 +132,37 @@ def _compiled(imported: ImportedModel, machine: Target, options: Options, phases
             for remark in remarks:
                 listener(remark)
         stages = replace(again, options=options)
-    return program_of(imported, best or code, phases, planning.replanned)
+    code = best or code
+    if options.requests > 1 and len(code.kernels) == 1:
+        code = for_requests(imported, code, machine, options, planning, phases)
+    return program_of(imported, code, phases, planning.replanned)
+
+
+def for_requests(
+    imported: ImportedModel, code: Code, machine: Target, options: Options, planning: Planning, phases: Phases
+) -> Code:
+    """A program's code with kernels of other plans, for as many requests of a launch as they are predicted to be faster for."""
+    quiet, other_plan = replace(options, on_remark=None, tune=False, tuned_for=""), Planning(planning.mode)
+    whole, layouts = [code.tiles], memory_layouts(code.tiles.stages.module, "main")
+    for workers in shares_of(options.requests, len(code.tiles.stages.summary["stages"]), machine):
+        stages = plan(imported, machine.share(workers), quiet, other_plan, phases)
+        if memory_layouts(stages.module, "main") == layouts and stages.summary["launches"] == 1:
+            whole.append(phases.run("lower", lower, stages))
+
+    def loads(tiles: TileProgram) -> list[Load]:
+        assert tiles.program is not None
+        with tiles.module.context, ir.Location.unknown():
+            return loads_of(tiles.program, kernel_options(tiles.stages.machine, options), machine)
+
+    others: list[tuple[Code, int]] = []
+    for number, least in kernels_by_requests([loads(tiles) for tiles in whole], options.requests, machine)[1:]:
+        try:
+            other = phases.run("codegen", generate, whole[number])
+        except AssemblyTimeout:
+            continue
+        if len(other.kernels) == 1 and spilled_bytes(other) <= max(SPILLED, spilled_bytes(code)):
+            others.append((other, least))
+    return with_requests(code, others)
 
 
 def plan(

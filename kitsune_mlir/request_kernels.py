@@ -1,65 +1,104 @@
-"""Kernels for few and for many requests of a launch, of one tile program (OoO VLIW JIT, arXiv 1901.10008, section 4).
+"""Kernels for few and for many requests of a launch (OoO VLIW JIT, arXiv 1901.10008, section 4).
 
-What a few requests gain from, sums whose tiles several blocks share, only costs many: they keep all blocks busy without it. So
-where a plan for one request's part of the machine differs, its kernel is made, too, and a launch takes the one that is
-predicted to be the faster for as many requests as it has.
+One request has all multiprocessors, so its tiles are small, and blocks share their sums. Of many requests each has a share of
+the multiprocessors, where that only costs: small tiles read more, and shared ones are written and read again. So the program
+is planned for some shares, too, and the plans that are predicted to be clearly faster for some number of requests become
+kernels: a launch takes the one for as many as it has.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from kitsune_mlir.codegen.gpu.compile import GpuCode
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.engines.generic.cost import SPREAD
+from kitsune_mlir.codegen.gpu.engines.registry import choose
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.kernel.executor import Decision
-from kitsune_mlir.machine.slow_stages import seconds_and_floor
+from kitsune_mlir.dialects.tile_reader import ProgramView
+from kitsune_mlir.machine.slow_stages import work_of_task
+from kitsune_mlir.machine.stage_cost import Cost, bulk_rate, cost_of
 from kitsune_mlir.machine.target import Target
 
-__all__ = ["Compiled", "for_many_requests", "seconds_of"]
+__all__ = ["Load", "kernels_by_requests", "loads_of", "shares_of"]
 
+FASTER = 0.95
+"""Of one plan's time that another one's has to stay below: each kernel is assembled, loaded and kept."""
+MANY_STAGES = 16
+"""Of programs with more, shares are planned for every fourth power of two only: planning takes time."""
 COPIED_SHARE = 0.5
-"""Of what a product reads that threads copy operands of: one of two, mostly. 2 to 8 requests of 256 x 1152 by 1152 x 128 in f32
-took 23 to 69 us on an H200 with tiles shared by 8 blocks, and 40 without: the second is the faster from 5 on, and from 6 on
-predicted to be."""
-
-Compiled = Callable[[KernelOptions, Callable[[Decision], None]], Sequence[GpuCode]]
-"""The kernels of the program with some options; the second is called with who does each task."""
+"""Of what a product reads that threads copy operands of: one of two, mostly."""
 
 
-def seconds_of(plan: Plan, machine: Target) -> float:
-    """What a task of one request is predicted to take with all blocks."""
-    return seconds_and_floor(plan, machine, COPIED_SHARE)[0]
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """What a task of one request gives the blocks to do.
 
-
-def for_many_requests(
-    kernel: GpuCode, seconds: float, compiled: Compiled, options: KernelOptions, machine: Target
-) -> list[GpuCode]:
-    """The kernel, and a second one where that is predicted to be faster for many requests.
-
-    Args:
-        kernel: planned for one request that has all blocks.
-        seconds: that it is predicted to take for one.
-        options: that it was made with; `requests` is above 1.
+    Attributes:
+        pieces: that are dealt out.
+        together: to the blocks of all requests, because they wait for each other; else to those of the request.
+        cost: of a piece, and of the task's bytes.
+        resident: blocks that a multiprocessor has at a time.
     """
-    if all(choice.pieces == 1 for choice in kernel.engines):
-        return [kernel]
-    tasks: list[tuple[int, float]] = []  # tiles, and seconds of one
 
-    def watch(decision: Decision) -> None:
-        plan = decision.plan
-        tasks.append((plan.pieces, seconds_of(plan, machine) / -(-plan.pieces // machine.workers)))
+    pieces: int
+    together: bool
+    cost: Cost
+    resident: int = 1
 
-    share = max(1, machine.workers // options.requests)
-    (other,) = compiled(dataclasses.replace(options, workers=share), watch)
-    if [choice.pieces for choice in other.engines] == [choice.pieces for choice in kernel.engines]:
-        return [kernel]
+    def seconds(self, requests: int, machine: Target) -> float:
+        """Time of the task of so many requests (`codegen.gpu.kernel.requests.RequestTable.for_each`)."""
+        workers = machine.workers * self.resident
+        if self.together:
+            each = -(-requests * self.pieces // workers)
+        else:
+            blocks = max(1, workers // requests)
+            each = -(-requests // (workers // blocks)) * -(-self.pieces // blocks)
+        cost = self.cost
+        alone = cost.seconds + (each - 1) * cost.step
+        memory = max(cost.dram_bytes / machine.dram_rate, cost.l2_bytes / bulk_rate(machine))
+        return max(alone, requests * memory + cost.start)
 
-    def many(requests: int) -> float:
-        blocks, rounds = max(1, machine.workers // requests), -(-requests // machine.workers)
-        return sum(each * -(-tiles // blocks) * rounds for tiles, each in tasks)
 
-    least = next((n for n in range(2, options.requests + 1) if many(n) < n * seconds), None)
-    if least is None:
-        return [kernel]
-    return [kernel, dataclasses.replace(other, manifest=dataclasses.replace(other.manifest, least_requests=least))]
+def shares_of(most: int, stages: int, machine: Target) -> list[int]:
+    """Multiprocessors that a request has where there are 2, 4, 8, ... and `most` of them."""
+    step, counts = (2 if stages <= MANY_STAGES else 4), list[int]()
+    count = step
+    while count < most:
+        counts.append(count)
+        count *= step
+    found = {max(1, machine.workers // count): None for count in (*counts, most)}
+    return [share for share in found if share < machine.workers]
+
+
+def loads_of(function: ir.Operation, options: KernelOptions, machine: Target) -> list[Load]:
+    """The tasks of a tile program that is planned for `options.workers` of a machine's multiprocessors.
+
+    Raises:
+        CompileError: no engine takes a task.
+    """
+    return [_load(choose(task, options)[0], machine) for task in ProgramView(function).tasks]
+
+
+def _load(plan: Plan, machine: Target) -> Load:
+    work = work_of_task(plan.task, plan)
+    if plan.copied:
+        work = dataclasses.replace(work, copied_bytes=COPIED_SHARE * work.read_bytes)
+    together = plan.cluster > 1 or (plan.split is not None and plan.split.spread)
+    return Load(plan.pieces, together, cost_of(work, machine), SPREAD if work.cycles else 1)
+
+
+def kernels_by_requests(plans: Sequence[Sequence[Load]], most: int, machine: Target) -> list[tuple[int, int]]:
+    """Which plans become kernels: (number of the plan, fewest requests that it is for); the first plan is for one.
+
+    Later plans are for smaller shares; none is taken after one that is behind it.
+    """
+    chosen = [(0, 1)]
+    for requests in range(2, most + 1):
+        times = [sum(load.seconds(requests, machine) for load in loads) for loads in plans]
+        now = chosen[-1][0]
+        best = min(range(now, len(plans)), key=lambda number: times[number])
+        if times[best] < FASTER * times[now]:
+            chosen.append((best, requests))
+    return chosen

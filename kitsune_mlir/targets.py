@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from torch_mlir import ir
@@ -32,7 +32,6 @@ from kitsune_mlir.passmanager.diagnostics import place_of
 from kitsune_mlir.passmanager.manager import run_pipeline
 from kitsune_mlir.passmanager.options import make_pass
 from kitsune_mlir.passmanager.reproducer import reproduced
-from kitsune_mlir.request_kernels import for_many_requests, seconds_of
 from kitsune_mlir.runtime.program import Runner
 from kitsune_mlir.runtime.runners import make_runner
 from kitsune_mlir.runtime.timer import milliseconds
@@ -52,6 +51,7 @@ __all__ = [
     "measured",
     "partitioned_code",
     "run_passes",
+    "with_requests",
 ]
 
 # passes/registry.py lists the passes in order, each a file of its name in passes/. Here they are by what they make:
@@ -123,6 +123,7 @@ class Code:
         runner: runs it; None where this machine cannot.
         problem: why it cannot.
         summary: kernels, engines and slow stages, for `Program.explain`.
+        kernels: a GPU's.
     """
 
     tiles: TileProgram
@@ -132,6 +133,7 @@ class Code:
     runner: Runner | None
     problem: str = ""
     summary: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    kernels: tuple[GpuCode, ...] = ()
 
 
 def run_passes(module: ModuleOp, passes: Sequence[Pass], machine: Target, options: Options) -> None:
@@ -205,16 +207,11 @@ def _host_code(tiles: TileProgram, machine: Target) -> Code:
 
 def _gpu_code(tiles: TileProgram, machine: Target, settled: Container[str] | None) -> Code:
     """gpu and nvvm dialects -> LLVM -> PTX -> cubin."""
-    from kitsune_mlir.runtime.cuda_runner import CudaRunner
-
     options = kernel_options(machine, tiles.stages.options)
     slow: list[dict[str, Any]] = []
-    predicted: list[float] = []
 
     def watch(decision: Decision) -> None:
         task = decision.plan.task
-        if options.requests > 1:
-            predicted.append(seconds_of(decision.plan, machine))
         broken = next((d for d in decision.declined if d.engine == task.requested_engine), None)
         if broken is not None and settled is not None and task.name not in settled:
             seconds, floor = seconds_and_floor(decision.plan, machine)
@@ -230,14 +227,30 @@ def _gpu_code(tiles: TileProgram, machine: Target, settled: Container[str] | Non
     with reproduced(tiles.module, passes, machine.name, tiles.stages.options.reproducer_dir):
         chosen = tiles.stages.options
         store = store_of(chosen.cache, chosen.cache_dir)
+        kernels = compile_launches(tiles.module, PROGRAM, options, watch, store)
+    return _code_of(tiles, machine, kernels, len(kernels), slow)
 
-        def compiled(options: KernelOptions, watch: Callable[[Decision], None]) -> Sequence[GpuCode]:
-            return compile_launches(tiles.module, PROGRAM, options, watch, store)
 
-        kernels = compiled(options, watch)
-        launches, engines = len(kernels), [choice for code in kernels for choice in code.engines]
-        if options.requests > 1:
-            kernels = for_many_requests(kernels[0], sum(predicted), compiled, options, machine)
+def with_requests(code: Code, others: Sequence[tuple[Code, int]]) -> Code:
+    """A program's code with kernels for more requests: of each other code the one kernel, and the fewest that it is for."""
+    if not others:
+        return code
+    kernels = [code.kernels[0]]
+    for other, least in others:
+        (kernel,) = other.kernels
+        kernels.append(dataclasses.replace(kernel, manifest=dataclasses.replace(kernel.manifest, least_requests=least)))
+    arena = max(kernel.manifest.arena_bytes for kernel in kernels)  # all launches on a stream share one
+    kernels = [dataclasses.replace(one, manifest=dataclasses.replace(one.manifest, arena_bytes=arena)) for one in kernels]
+    return _code_of(code.tiles, code.machine, kernels, 1, code.summary["slow"])
+
+
+def _code_of(
+    tiles: TileProgram, machine: Target, kernels: Sequence[GpuCode], launches: int, slow: Sequence[Mapping[str, Any]]
+) -> Code:
+    """The code of a program's kernels, of which a call launches the first `launches`, or one of several for requests."""
+    from kitsune_mlir.runtime.cuda_runner import CudaRunner
+
+    options = kernel_options(machine, tiles.stages.options)
     forms = {"gpu": [k.gpu_ir for k in kernels], "llvm": [k.llvm_ir for k in kernels], "ptx": [k.ptx for k in kernels]}
     artifacts = CudaRunner.artifacts([(code.manifest, code.cubin, code.ptx) for code in kernels])
     summary = {
@@ -248,16 +261,22 @@ def _gpu_code(tiles: TileProgram, machine: Target, settled: Container[str] | Non
                 "threads": code.manifest.threads,
                 **dataclasses.asdict(code.resources),
                 "tasks": [choice.task for choice in code.engines],
-                **({"least_requests": code.manifest.least_requests} if options.requests > 1 else {}),
+                **(_for_requests(code) if options.requests > 1 else {}),
             }
             for code in kernels
         ],
         "launches": launches,
-        "engines": [dataclasses.asdict(choice) for choice in engines],
-        "slow": slow,
+        "engines": [dataclasses.asdict(choice) for code in kernels[:launches] for choice in code.engines],
+        "slow": list(slow),
     }
     texts = {level: joined(form) for level, form in forms.items()}
-    return Code(tiles, machine, texts, artifacts, *make_runner(machine.chip, artifacts), summary)
+    return Code(tiles, machine, texts, artifacts, *make_runner(machine.chip, artifacts), summary, tuple(kernels))
+
+
+def _for_requests(code: GpuCode) -> dict[str, Any]:
+    """What a kernel for several requests is like."""
+    tiles = [f"{choice.tiles} of {choice.parameters.get('tile')}, {choice.pieces} pieces each" for choice in code.engines]
+    return {"least_requests": code.manifest.least_requests, "tiles": tiles}
 
 
 def kernel_options(machine: Target, options: Options) -> KernelOptions:

@@ -105,15 +105,9 @@ def floor_seconds(work: Work, machine: Target) -> float:
     return rates.TASK_FLOOR + work.steps * rates.POST + max(products, others, moved)
 
 
-def seconds_and_floor(plan: Plan, machine: Target, copied_share: float = 0.0) -> tuple[float, float]:
-    """Seconds that a task is predicted to take alone, and the least that its own bytes and operations take.
-
-    Args:
-        copied_share: of what a product reads whose operands threads copy, what they copy.
-    """
+def seconds_and_floor(plan: Plan, machine: Target) -> tuple[float, float]:
+    """Seconds that a task is predicted to take alone, and the least that its own bytes and operations take."""
     work = work_of_task(plan.task, plan)
-    if plan.copied:
-        work = dataclasses.replace(work, copied_bytes=copied_share * work.read_bytes)
     blocks = machine.workers * (SPREAD if work.cycles else 1)  # its cycles are those of blocks that share a multiprocessor
     return stage_seconds(work, machine, blocks), floor_seconds(work, machine)
 

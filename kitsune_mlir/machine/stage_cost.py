@@ -131,7 +131,7 @@ def cost_of(work: Work, target: Target) -> Cost:
     if work.element_bytes == 4:
         tensor_rate /= engine.f32_products
     vector_rate = own.vector * target.vector_rate / 2 / target.workers  # a fused multiply-add counts as two in the target
-    caches = target.cache_rate / REFERENCE.cache_rate
+    caches = target.cache_rate / target.part / REFERENCE.cache_rate
     fixed = (work.levels * own.level + work.steps * work.step_seconds) / clock
     if work.gathered_bytes:
         fixed += rates.GATHER / clock

@@ -35,11 +35,21 @@ class Target:
     operator_seconds: float = 0.0  # the same for PyTorch's `x + y`, its kernel on the host included
     ring_bytes: int = 9 << 20  # of L2 that rings between workers may take together without spilling to DRAM (on an H200)
     ring_rate: float = 3.1e12  # through rings with slots of 64 KiB, all workers in pairs (on an H200)
+    part: float = 1.0  # of a whole machine, what this is
 
     @property
     def is_gpu(self) -> bool:
         """Whether programs for this target are CUDA kernels."""
         return self.kind == "gpu"
+
+    def share(self, workers: int) -> "Target":
+        """What so many of the workers have for themselves while others are as busy: as fast each, with their part of memory."""
+        part = workers / self.workers
+        rates = {
+            name: getattr(self, name) * part for name in ("dram_rate", "cache_rate", "matrix_rate", "vector_rate", "bulk_rate")
+        }
+        sizes = {name: int(getattr(self, name) * part) for name in ("cache_bytes", "ring_bytes")}
+        return replace(self, name=f"{self.name}/{workers}", workers=workers, part=self.part * part, **rates, **sizes)
 
 
 HOST = Target(
@@ -66,7 +76,10 @@ TARGETS = {"host": HOST, "sm_90a": H200, "h200": H200, "h100": H100}
 
 
 def find_target(name: str) -> Target:
-    """The target called `name`; TargetError lists the names there are."""
+    """The target called `name`, or a share of one ("h200/33"); TargetError lists the names there are."""
+    whole, _, workers = name.partition("/")
+    if whole in TARGETS and workers.isdecimal() and 0 < int(workers) <= TARGETS[whole].workers:
+        return TARGETS[whole].share(int(workers))
     if name not in TARGETS:
         raise TargetError(f"unknown target '{name}'; known targets: {', '.join(TARGETS)}")
     return TARGETS[name]
@@ -116,7 +129,7 @@ def _described(found: Mapping[str, Any], path: Path) -> Target:
             )
     if "base" in found:
         return replace(find_machine(str(found["base"])), **given)
-    optional = ("chip", "bulk_rate", "launch_seconds", "call_seconds", "operator_seconds", "ring_bytes", "ring_rate")
+    optional = ("chip", "bulk_rate", "launch_seconds", "call_seconds", "operator_seconds", "ring_bytes", "ring_rate", "part")
     missing = [field.name for field in fields(Target) if field.name not in given and field.name not in optional]
     if missing:
         raise TargetError(f"{path}: needs {', '.join(missing)} (or 'base', the name of a machine to take them from)")

@@ -95,13 +95,30 @@ def test_many_requests_have_a_kernel_whose_tiles_are_not_shared():
             program = kitsune_mlir.compile(Function(torch.matmul), (x, y), target="sm_90a", options={"requests": most})
         return program, [manifest for manifest, _ in CudaRunner.read_kernels(program.artifacts)]
 
-    program, (few, many) = kernels(R(256, 1152), R(1152, 128))
+    program, found = kernels(R(256, 1152), R(1152, 128))
+    few, *between, many = found
     assert program.summary["launches"] == 1 and program.summary["engines"][0]["pieces"] > 1
-    assert few.least_requests == 1 < many.least_requests <= 8 and few.requests == many.requests == 64
-    assert few.partial_bytes > 0 == many.partial_bytes
-    assert [kernel["least_requests"] for kernel in program.summary["kernels"]] == [1, many.least_requests]
-    assert len(kernels(R(2048, 64), R(64, 2048))[1]) == 1  # a tile is one block's anyway
+    assert few.least_requests == 1 and {manifest.requests for manifest in found} == {64}
+    assert few.partial_bytes > 0 == many.partial_bytes and all(manifest.partial_bytes for manifest in between)
+    least = [manifest.least_requests for manifest in found]
+    assert least == sorted(set(least)) and least[-1] <= 64
+    assert [kernel["least_requests"] for kernel in program.summary["kernels"]] == least
+    sizes = [
+        manifest.tasks[0][2] for manifest in found
+    ]  # tiles of a request: fewer and larger ones, the more requests there are
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] > sizes[-1]
     assert len(kernels(R(256, 1152), R(1152, 128), 1)[1]) == 1
+    assert len(kernels(R(64, 64), R(64, 64))[1]) == 1  # one tile, one plan
+
+
+def test_kernels_share_an_arena_that_is_large_enough():
+    model = nn.Sequential(nn.Linear(640, 1024), nn.ReLU(), nn.Linear(1024, 640), nn.ReLU(), nn.Linear(640, 64))
+    with unassembled():
+        program = kitsune_mlir.compile(model, (R(256, 640),), target="sm_90a", options={"requests": 64})
+    found = [manifest for manifest, _ in CudaRunner.read_kernels(program.artifacts)]
+    assert (
+        len(found) > 1 and len({(manifest.arena_bytes, manifest.input_bytes, manifest.result_bytes) for manifest in found}) == 1
+    )
 
 
 @pytest.mark.parametrize("change", [{"least_requests": 1}, {"requests": 32}, {"least_requests": 65}])

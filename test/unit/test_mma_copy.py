@@ -10,13 +10,16 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.contraction import tf32x3
 from kitsune_mlir.codegen.gpu.engines.mma import producer_copy as mma_copy
+from kitsune_mlir.codegen.gpu.engines.mma import producer_tf32x3
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
 from kitsune_mlir.codegen.gpu.engines.mma.producer_tf32x3 import SmallPartProducer
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
+from kitsune_mlir.machine.shared_tile import SharedTile
 from test.gpu.mma_text import Layer, program
+from test.programs.kept import kept
 
 SHARED = 1 << 20
 """Address of the stage."""
@@ -70,13 +73,16 @@ LAYERS = {
 }
 
 
+def _planned(layer: Layer) -> MmaPlan:
+    plan = MmaEngine().plan(ProgramView(kept(program([layer])[0])).tasks[0], KernelOptions())
+    assert isinstance(plan, Plan) and isinstance(plan.private, MmaPlan)
+    return plan.private
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_element_of_a_chunk_is_copied_once(context, monkeypatch, name: str) -> None:
-    layer = LAYERS[name]
-    module = ir.Module.parse(program([layer])[0])
-    plan = MmaEngine().plan(ProgramView(list(module.body.operations)[0].operation).tasks[0], KernelOptions())
-    assert isinstance(plan, Plan) and isinstance(plan.private, MmaPlan) and plan.private.boxes is None
-    mma = plan.private
+    mma = _planned(LAYERS[name])
+    assert mma.boxes is None
     size = mma.sum.element_bytes
     start = 1 << 12  # no element is at address 0
     for operand, tile in ((mma.a, mma.a_tile), (mma.b, mma.b_tile)):
@@ -114,16 +120,77 @@ def test_every_f32_operand_gets_its_rest(monkeypatch, bytes: int, small_part_thr
         "for_": lambda start, stop, step, body: [body(i) for i in range(start, stop, step)] and None,
         "offset": lambda pointer, moved: pointer + moved,
         "load": lambda source, _: source,
+        "unpack": lambda found: found,
         "_store_parts": store_parts,
     }
     for name, function in replace.items():
         monkeypatch.setattr(tf32x3, name, function)
-    plan = types.SimpleNamespace(small_part_threads=small_part_threads, operand_bytes=bytes)
+    straight = types.SimpleNamespace(turned=False)
+    plan = types.SimpleNamespace(small_part_threads=small_part_threads, operand_bytes=bytes, a=straight, b=straight)
     first, count = small_part_threads
     for thread in range(first, first + count):
         task = types.SimpleNamespace(thread=thread)
         SmallPartProducer(plan, task, None)._halve(SHARED)  # type: ignore[arg-type]
     assert rests == {SHARED + bytes + at: f"rest of {SHARED + at}" for at in range(0, bytes, 16)}
+
+
+@pytest.mark.parametrize("layer", [LAYER for LAYER in LAYERS.values() if LAYER.dtype == "f32"])
+def test_what_tma_cannot_load_is_not_turned(context, layer: Layer) -> None:
+    """Threads that copy put elements where tensor cores want them."""
+    mma = _planned(layer)
+    assert mma.exact and mma.boxes is None and not mma.a.turned and not mma.b.turned
+
+
+@pytest.mark.parametrize(("a", "b"), [("mk", "kn"), ("km", "nk"), ("km", "kn")])
+@pytest.mark.parametrize("tile", [(128, 128), (64, 40), (128, 104)])
+def test_turned_operands_lie_along_the_sum(context, monkeypatch, a: str, b: str, tile: tuple[int, int]) -> None:
+    """TMA's blocks of 32 terms x 32 rows become rows of the stage's tile, and so do the rests."""
+    mma = _planned(Layer(256, 200, 100, tile=tile, a=a, b=b, dtype="f32", out="f32"))
+    assert mma.boxes is not None and (mma.a.turned, mma.b.turned) == (a == "km", b == "kn")
+    held: dict[int, tuple[str, int, int]] = {}
+    block = SharedTile(32, 32, 4)
+    places = (0, mma.a_tile, mma.a, mma.boxes[0]), (mma.a_tile.bytes, mma.b_tile, mma.b, mma.boxes[1])
+    for start, rows, operand, box in places:
+        assert box is not None and rows.cols == 32 and rows.bytes == box.bytes
+        if operand.turned:
+            assert box.map.box[-2:] == (32, 32) and box.panels == rows.rows // 32
+        for row in range(rows.rows):
+            for term in range(32):
+                turned = row // 32 * block.bytes + block.offset(term, row % 32)
+                place = turned if operand.turned else rows.offset(row, term)
+                assert held.setdefault(SHARED + start + place, (operand.side, row, term))
+    written: dict[int, tuple[str, int, int]] = {}
+    met: list[int] = []  # of the calling thread: stores before it has met its warp
+
+    def store_parts(values: list[tuple[str, int, int]], place: int, distance: int) -> None:
+        assert distance == mma.operand_bytes and place % 16 == 0
+        for number, value in enumerate(values):
+            for target in (place + 4 * number, place + 4 * number + distance):
+                assert target not in written
+                written[target] = value
+
+    def load(source: int, kind: str) -> list | tuple:
+        assert kind != "f32" or not met, "a lane's elements are read before any lane writes"
+        return held[source] if kind == "f32" else [held[source + 4 * number] for number in range(4)]
+
+    def one(begin: int, end: int, step: int, body) -> None:
+        for at in range(begin, end, step):
+            met.clear()
+            body(at)
+
+    replace = {"for_": one, "offset": lambda pointer, moved: pointer + moved, "load": load, "unpack": list, "fresh": int}
+    replace |= {"sync_warp": lambda: met.append(1), "_store_parts": store_parts}
+    for name, function in replace.items():
+        monkeypatch.setattr(tf32x3, name, function)
+    monkeypatch.setattr(producer_tf32x3, "offset", replace["offset"])
+    first, count = mma.small_part_threads
+    for thread in range(first, first + count):
+        SmallPartProducer(mma, types.SimpleNamespace(thread=thread), None)._halve(SHARED)  # type: ignore[arg-type]
+    for start, rows, operand, _ in places:
+        for row in range(rows.rows):
+            for term in range(32):
+                target = SHARED + start + rows.offset(row, term)
+                assert written[target] == written[target + mma.operand_bytes] == (operand.side, row, term)
 
 
 @pytest.mark.parametrize(("columns", "registers"), [(64, False), (63, True)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 
 import numpy as np
@@ -122,8 +123,23 @@ def test_single_precision_is_three_products_of_halves_or_one_rounded(context) ->
 
 
 def test_single_precision_is_never_read_transposed(context) -> None:
-    mma = decided(Layer(512, 512, 96, tile=(128, 128), dtype="f32", out="f32", b="kn"))
-    assert mma.boxes is None and not mma.b.transposed
+    layer = Layer(512, 512, 96, tile=(128, 128), dtype="f32", out="f32", b="kn")
+    mma = decided(layer)
+    assert mma.boxes is not None and mma.b.turned and not mma.b.transposed and not mma.a.turned
+    for columns, precision in ((511, "highest"), (512, "high")):  # nothing TMA can load, or nobody to turn it
+        text = program([dataclasses.replace(layer, n=columns)])[0]
+        plan = planned(text, matmul_precision=precision)
+        assert isinstance(plan, Plan) and plan.copied and not plan.private.b.turned and not plan.private.b.transposed
+
+
+def test_products_of_one_a_have_blocks_of_their_own_to_turn(context) -> None:
+    def plan(columns: int) -> Plan | Decline:
+        shape = Layer(200, 96, 256, tile=(128, columns), epilogue=("silu", "gated"), dtype="f32", out="f32", b="kn")
+        return planned(program([shape])[0])
+
+    whole = plan(32)
+    assert isinstance(whole, Plan) and whole.private.b.turned and whole.private.geometry.products == 2
+    assert isinstance(plan(48), Decline)
 
 
 def test_double_precision_is_declined(context) -> None:

@@ -52,7 +52,7 @@ def specialize(
     barriers. It ends with a block barrier, so shared memory is free for the next task afterwards.
 
     Args:
-        producer_registers: 24, 40 or 56; the consumers have 240, 232 or 224. What a side needs beyond its number is
+        producer_registers: 24, 40, 56 or 72; the consumers have 240, 232, 224 or 216. What a side needs beyond its number is
             spilled, without a warning: with 24 a producer does little more than one loop of loads from two tensors.
 
     Raises:
@@ -60,8 +60,8 @@ def specialize(
     """
     if task.threads != THREADS:
         raise ValueError(f"roles need a block of {THREADS} threads, not {task.threads}")
-    if producer_registers not in (24, 40, 56):
-        raise ValueError(f"a producer has 24, 40 or 56 registers, not {producer_registers}")
+    if producer_registers not in (24, 40, 56, 72):
+        raise ValueError(f"a producer has 24, 40, 56 or 72 registers, not {producer_registers}")
     consumer_registers = (SHARED_REGISTERS * (1 + CONSUMERS) - producer_registers) // CONSUMERS // 8 * 8
     group = warp_id(task.thread, 4)
 

@@ -44,6 +44,8 @@ __all__ = ["MmaEngine"]
 
 PRODUCER_REGISTERS = 40
 COPIER_REGISTERS = 56
+TURNER_REGISTERS = 72
+"""Of threads that hold a row of a block that they turn."""
 
 
 class MmaEngine(Engine):
@@ -115,6 +117,7 @@ class MmaEngine(Engine):
                 state = _consume(work, group, state)
 
         registers = PRODUCER_REGISTERS if mma.boxes and not (mma.exact or mma.mixed) else COPIER_REGISTERS
+        registers = TURNER_REGISTERS if mma.a.turned or mma.b.turned else registers
         specialize(tasks[0], produce, consume, registers)
 
 

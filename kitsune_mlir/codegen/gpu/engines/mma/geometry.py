@@ -39,8 +39,11 @@ class Geometry:
     products: int = 1
 
     @staticmethod
-    def of(rows: int, cols: int, b_transposed: bool, products: int = 1) -> Geometry:
+    def of(rows: int, cols: int, b_transposed: bool, products: int = 1, held: int = 8) -> Geometry:
         """Share a tile of up to 128 x 256.
+
+        Args:
+            held: what the columns that a stage holds are a multiple of.
 
         Raises:
             MatchFailure: several products whose columns can not lie behind each other.
@@ -49,14 +52,16 @@ class Geometry:
         if products > 1:
             if rows <= 64 or b_transposed:
                 raise MatchFailure(f"{products} products of {rows} rows; several need more than 64, and memory along the sum")
+            if up(cols, 8) % held:
+                raise MatchFailure(f"{products} products of {cols} columns that are held by {held}")
             n = products * up(cols, 8)
             return Geometry(rows, cols, True, 2, 128, n, 0, n, products)
         if rows > 64:
-            return Geometry(rows, cols, True, 2, 128, up(cols, unit), 0, up(cols, 8))
+            return Geometry(rows, cols, True, 2, 128, up(cols, max(unit, held)), 0, up(cols, 8))
         part = up(-(-cols // 2), unit)
         if cols <= part:
-            return Geometry(rows, cols, False, 1, 64, up(cols, unit), 0, up(cols, 8))
-        return Geometry(rows, cols, False, 2, 64, 2 * part, part, part)
+            return Geometry(rows, cols, False, 1, 64, up(cols, max(unit, held)), 0, up(cols, 8))
+        return Geometry(rows, cols, False, 2, 64, up(2 * part, held), part, part)
 
     @property
     def covered_rows(self) -> int:

@@ -84,12 +84,15 @@ class Operand:
         side: "row" for A, "col" for B.
         size: elements of the tile along `side`.
         transposed: neighbours along `side`, not along the sum, are neighbours in memory.
+        turned: so are those of f32, which tensor cores read along the sum only: threads turn what TMA has loaded
+            (`contraction.tf32x3.turn_parts`).
     """
 
     window: Window
     side: str
     size: int
     transposed: bool
+    turned: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +101,7 @@ class Box:
 
     Attributes:
         window: the operand's window; static starts along the inner loop of the sum have become part of the buffer's offset.
-        map: box = one panel of a stage: `rows` x one chunk, or one chunk x 64 of a transposed operand.
+        map: box = one panel of a stage: `rows` x one chunk, or one chunk x 128 bytes of a transposed or turned operand.
         dims: the map's dimensions, as those of the window.
         panels: boxes a stage.
         cache: how L2 should treat it.
@@ -157,7 +160,7 @@ def box_of(operand: Operand, sum: Sum, rows: int, dtype: str, once: bool = False
 
     Args:
         dtype: of the map: "tf32" rounds f32 elements to what tensor cores multiply.
-        rows: rows of a stage's tile along the operand's side (a multiple of 8, of 64 if transposed).
+        rows: rows of a stage's tile along the operand's side (a multiple of 8, of 64 if transposed, of 32 if turned).
         once: it comes from memory, and no other tile reads it.
     """
     window, inner = operand.window, sum.inner[0]
@@ -165,7 +168,8 @@ def box_of(operand: Operand, sum: Sum, rows: int, dtype: str, once: bool = False
     if isinstance(moved, str):
         return moved
     window = moved
-    box = {inner: sum.chunk, operand.side: 64} if operand.transposed else {operand.side: rows, inner: sum.chunk}
+    across = CHUNK_BYTES // window.bytes if operand.transposed or operand.turned else 0
+    box = {inner: sum.chunk, operand.side: across} if across else {operand.side: rows, inner: sum.chunk}
     found = tensor_map_of(window, box, dtype=dtype)
     if isinstance(found, str):
         return found
@@ -175,7 +179,7 @@ def box_of(operand: Operand, sum: Sum, rows: int, dtype: str, once: bool = False
     if last.size != last.extent and (begin := (last.extent - last.size) * window.bytes) % 16:
         return f"the last tile begins at {begin} bytes of a row, no multiple of 16"
     cache = Cache.STREAM if once and window.constant else cache_of(window.buffer)
-    return Box(window, *found, rows // 64 if operand.transposed else 1, cache)
+    return Box(window, *found, rows // across if across else 1, cache)
 
 
 def _dim(window: Window, side: str) -> Dim:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
-from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
 from kitsune_mlir.codegen.gpu.contraction.match import Pattern, Product, loaded, match
-from kitsune_mlir.codegen.gpu.engines.mma.cost import HELD_BYTES, Work, choose_pieces
+from kitsune_mlir.codegen.gpu.engines.mma.cost import Work, choose_pieces
 from kitsune_mlir.codegen.gpu.engines.mma.geometry import Geometry, up
 from kitsune_mlir.codegen.gpu.engines.mma.k_ranges import Range, ranges_of
-from kitsune_mlir.codegen.gpu.engines.mma.operand import Box, Operand, Sum, box_of, choose_sum, merge_sums
+from kitsune_mlir.codegen.gpu.engines.mma.operand import Box, Operand, Sum, choose_sum, merge_sums
 from kitsune_mlir.codegen.gpu.engines.mma.tma_epilogue import SLICES, SLOTS, Result, results_of
+from kitsune_mlir.codegen.gpu.engines.mma.views import tensor_bytes, views_of
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.window import Window
@@ -242,39 +241,35 @@ def _decide(pattern: Pattern, options: KernelOptions) -> MmaPlan:
         sum = choose_sum(loops, a_window, b_window)
     else:
         a_window, b_window, sum = _ranged(pattern, product, ranges)
-    a, b = _operand(a_window, ROW, product.rows, sum), _operand(b_window, COL, product.cols, sum)
-    geometry = Geometry.of(product.rows, product.cols, b.transposed, count)
     exact = product.dtype == "f32" and options.matmul_precision == "highest"
-    if exact and geometry.n > MOST_EXACT_COLUMNS:
-        raise MatchFailure(
-            f"a warpgroup's {geometry.n} columns of exact f32 sums; up to {MOST_EXACT_COLUMNS} fit the registers"
-        )
-    dtype = product.dtype if product.dtype != "f32" or exact else "tf32"
-    weights = [b]
+    b_windows = [b_window]
     for other in pattern.products[1:]:
         window = _window(pattern, other, other.b)
         if ranges is None:
             _, window, same = merge_sums(other, _window(pattern, other, other.a), window)
             if choose_sum(same, a_window, window) != sum:
                 raise MatchFailure("several products whose sums run differently")
-        weights.append(_operand(window, COL, product.cols, sum))
-    # From memory, each by one tile: L2 need not keep them, and the ring holds what memory takes to answer.
-    once = _bytes(weights) > HELD_BYTES and min(_windows(one.window) for one in weights) >= pattern.task.tiles
-    boxes, why = _boxes(a, ranges or (), weights, sum, geometry, dtype, exact, once)
-    if boxes is None and count > 1:
-        raise MatchFailure(f"several products that TMA cannot load: {why}")
-    a_tile, b_tile = _stage_tile(a, geometry.a_rows, sum), _stage_tile(b, geometry.b_rows, sum)
-    split = _split(pattern, geometry, sum, exact, [*(ranges or (a,)), *weights], options)
+        b_windows.append(window)
+    dtype = product.dtype if product.dtype != "f32" or exact else "tf32"
+    found = views_of(pattern, (a_window, *b_windows), ranges or (), sum, dtype, exact)
+    geometry, a, b = found.geometry, found.a, found.weights[0]
+    if exact and geometry.n > MOST_EXACT_COLUMNS:
+        raise MatchFailure(
+            f"a warpgroup's {geometry.n} columns of exact f32 sums; up to {MOST_EXACT_COLUMNS} fit the registers"
+        )
+    if found.boxes is None and count > 1:
+        raise MatchFailure(f"several products that TMA cannot load: {found.why}")
+    a_tile, b_tile = found.stage_tiles(sum)
+    split = _split(pattern, geometry, sum, exact, [*(ranges or (a,)), *found.weights], options)
     share = _share(geometry.width, split.pieces) if split else 0
     results, slice = results_of(pattern, share or geometry.width, geometry.covered_rows, geometry.covered_cols)
     left = options.shared_bytes - _staging_bytes(results, slice, geometry.groups)
-    most = max(MOST_STAGES, -(-FLIGHT // b_tile.bytes)) if once else MOST_STAGES
+    most = max(MOST_STAGES, -(-FLIGHT // b_tile.bytes)) if found.once else MOST_STAGES
     stages = min(most, left // ((a_tile.bytes + b_tile.bytes) * (2 if exact else 1)))
     if stages < 2:
         raise MatchFailure(f"a tile of {product.rows} x {product.cols} of f32 leaves no room for two stages in shared memory")
-    return MmaPlan(
-        pattern, geometry, sum, a, b, ranges or (), boxes, why, a_tile, b_tile, stages, results, slice, exact, split, share
-    )
+    operands = (a, b, ranges or (), found.boxes, found.why, a_tile, b_tile)
+    return MmaPlan(pattern, geometry, sum, *operands, stages, results, slice, exact, split, share)
 
 
 def _ranged(pattern: Pattern, product: Product, ranges: tuple[Range, ...]) -> tuple[Window, Window, Sum]:
@@ -295,46 +290,12 @@ def _ranged(pattern: Pattern, product: Product, ranges: tuple[Range, ...]) -> tu
     )
 
 
-def _boxes(
-    a: Operand,
-    ranges: tuple[Range, ...],
-    weights: list[Operand],
-    sum: Sum,
-    geometry: Geometry,
-    dtype: str,
-    exact: bool,
-    once: bool,
-) -> tuple[tuple[Box | None, ...] | None, str]:
-    """TMA's views of the operands (see `MmaPlan.boxes`), and why threads copy what they have to."""
-
-    def view(part: Range) -> Box | str:
-        if part.gather is not None:
-            return "gathered rows"
-        alone = dataclasses.replace(sum, inner=(sum.inner[0], part.length), ranges=())
-        return box_of(dataclasses.replace(a, window=part.window), alone, geometry.a_rows, dtype)
-
-    rows = [view(part) for part in ranges] or [box_of(a, sum, geometry.a_rows, dtype)]
-    columns = [box_of(one, sum, geometry.b_rows // len(weights), dtype, once) for one in weights]
-    odd = next((start for start, _ in sum.ranges if start * sum.element_bytes % 16), 0)
-    if odd and not all(one.transposed for one in weights):
-        columns.append(f"a range begins at term {odd}, and TMA reads memory from multiples of 16 bytes")
-    why = next((box for box in (*columns, *rows) if isinstance(box, str)), "")
-    # Where f32 operands are halved, the warps that would copy beside TMA do that.
-    whole = not ranges or exact or any(isinstance(box, str) for box in columns)
-    if why and whole:
-        return None, why
-    return tuple(None if isinstance(box, str) else box for box in (*rows, *columns)), why
-
-
-def _windows(window: Window) -> int:
-    """How many windows of this size a buffer has; if there are as many tiles, each has its own."""
-    return math.prod(-(-dim.extent // dim.size) for dim in window.dims)
-
-
 def _described(mma: MmaPlan) -> str:
     """How the operands come, for `explain`."""
     if mma.boxes is None:
         return f"copied by threads: {mma.why_copied}"
+    if turned := [name for name, one in (("A", mma.a), ("B", mma.b)) if one.turned]:
+        return f"TMA; {' and '.join(turned)} turned by threads"
     copied = sum(box is None for box in mma.boxes)
     return f"TMA; {copied} of {len(mma.ranges)} ranges copied by threads: {mma.why_copied}" if copied else "TMA"
 
@@ -351,7 +312,7 @@ def _split(
         EXACT_PRODUCTS if exact else 1,
         sum.element_bytes,
         sum.element_bytes,
-        _bytes(operands),
+        tensor_bytes(operands),
         any(
             extent % size for store in pattern.task.stores for size, extent in zip(store.sizes, store.buffer.shape, strict=True)
         ),
@@ -361,11 +322,6 @@ def _split(
         return None
     sharers = (pattern.task.tiles - whole) * geometry.groups
     return Split(pieces, sharers * pieces * geometry.partial_bytes, sharers, sharers * pieces, whole, spread=True)
-
-
-def _bytes(operands: Sequence[Operand | Range]) -> int:
-    """Bytes of the tensors that operands are parts of."""
-    return sum(operand.window.bytes * math.prod(dim.extent for dim in operand.window.dims) for operand in operands)
 
 
 def _share(width: int, pieces: int) -> int:
@@ -380,14 +336,3 @@ def _window(pattern: Pattern, product: Product, number: int) -> Window:
 
 def _staging_bytes(results: tuple[Result, ...], slice: int, groups: int) -> int:
     return groups * SLOTS * 64 * slice * 2 if results else 0
-
-
-def _operand(window: Window, side: str, size: int, sum: Sum) -> Operand:
-    """Transposed if memory runs along `side`, and not along the sum; tensor cores read only 16-bit elements so."""
-    transposed = window.bytes == 2 and window.stride(side) == 1 and window.stride(sum.inner[0]) != 1
-    return Operand(window, side, size, transposed)
-
-
-def _stage_tile(operand: Operand, rows: int, sum: Sum) -> SharedTile:
-    size = sum.element_bytes
-    return SharedTile(sum.chunk, rows, size) if operand.transposed else SharedTile(rows, sum.chunk, size)

@@ -1,12 +1,16 @@
-"""Warps of the producer of exact f32 products (`tf32x3`) that compute the rests of a stage when it is full."""
+"""Warps of the producer of exact f32 products (`tf32x3`) that compute the rests of a stage when it is full.
+
+An operand whose rows run across the sum is turned by the same threads, while it is in their registers anyway.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 
 from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
-from kitsune_mlir.codegen.gpu.contraction.tf32x3 import write_parts
+from kitsune_mlir.codegen.gpu.contraction.tf32x3 import turn_parts, write_parts
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_warp
+from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.engines.mma.mainloop import Stages
 from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
@@ -44,5 +48,11 @@ class SmallPartProducer:
         return for_(begin, end, 1, chunk, [stage, parity])
 
     def _halve(self, start: Value) -> None:
-        first, count = self.plan.small_part_threads
-        write_parts(start, self.plan.operand_bytes, self.task.thread - first, count)
+        plan, (first, count) = self.plan, self.plan.small_part_threads
+        thread = self.task.thread - first
+        if not (plan.a.turned or plan.b.turned):
+            write_parts(start, plan.operand_bytes, thread, count)
+            return
+        for operand, place, bytes in ((plan.a, 0, plan.a_tile.bytes), (plan.b, plan.a_tile.bytes, plan.b_tile.bytes)):
+            emit = turn_parts if operand.turned else write_parts
+            emit(offset(start, place), bytes, thread, count, plan.operand_bytes)

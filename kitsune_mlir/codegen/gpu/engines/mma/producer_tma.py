@@ -153,7 +153,7 @@ class Loader:
             start = tile.index(dim.start)
             coordinates.append(start + positions[dim.side] if dim.side in positions else start)
         for panel in range(box.panels):
-            place = [*coordinates[:-1], coordinates[-1] + 64 * panel]
+            place = [*coordinates[:-1], coordinates[-1] + box.map.box[-1] * panel]
             part = offset(target, panel * box.map.box_bytes)
             tma.load_tile(part, self.task.tensor_map(number), full, place, cache=box.cache)
 
