@@ -85,8 +85,7 @@ def _load(plan: Plan, machine: Target) -> Load:
     work = work_of_task(plan.task, plan)
     if plan.copied:
         work = dataclasses.replace(work, copied_bytes=COPIED_SHARE * work.read_bytes)
-    together = plan.cluster > 1 or (plan.split is not None and plan.split.spread)
-    return Load(plan.pieces, together, cost_of(work, machine), SPREAD if work.cycles else 1)
+    return Load(plan.pieces, plan.together, cost_of(work, machine), SPREAD if work.cycles else 1)
 
 
 def kernels_by_requests(plans: Sequence[Sequence[Load]], most: int, machine: Target) -> list[tuple[int, int]]:

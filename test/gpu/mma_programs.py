@@ -43,7 +43,7 @@ BIG: dict[str, list[Layer]] = {
     **{
         f"f32_{m}x{n}x{k}{suffix}": [Layer(m, n, k, tile=(), a=a, b=b, dtype="f32", out="f32")]
         for m, n, k in ((4096, 4096, 4096), (1024, 1024, 1024), (2048, 512, 1024))
-        for suffix, (a, b) in list(FORMS.items())[:2]
+        for suffix, (a, b) in FORMS.items()
     },
     "768x6144x12288": [Layer(768, 6144, 12288, tile=())],
     "1536x6144x12288": [Layer(1536, 6144, 12288, tile=())],
@@ -85,6 +85,11 @@ SMALL: dict[str, list[Layer]] = {
     "f32_as_tf32": [Layer(300, 520, 256, tile=(128, 256), dtype="f32", out="f32", precision="high")],
     "f32_as_tf32_kn": [Layer(129, 200, 132, tile=(128, 200), dtype="f32", out="f32", b="kn", precision="medium")],
     "f32_kn": [Layer(129, 200, 132, tile=(128, 128), dtype="f32", out="f32", b="kn")],
+    "f32_km": [Layer(300, 96, 129, tile=(128, 96), dtype="f32", out="f32", a="km", epilogue=("bias", "relu"))],
+    "f32_km_kn": [Layer(260, 516, 257, tile=(128, 128), dtype="f32", out="f32", a="km", b="kn")],
+    "f32_kn_columns": [Layer(40, 1000, 300, tile=(40, 96), dtype="f32", out="f32", b="kn")],
+    "f32_kn_shared_tiles": [Layer(128, 256, 4096, tile=(128, 128), dtype="f32", out="f32", b="kn")],
+    "f32_kn_batch": [Layer(100, 96, 68, batch=6, dtype="f32", out="f32", b="kn")],
     "f32_km_k13": [Layer(100, 27, 13, tile=(128, 128), dtype="f32", out="f32", a="km")],
     "f32_shared_tiles": [Layer(128, 256, 4096, tile=(128, 128), dtype="f32", out="f32")],
     "last_wave_shared": [Layer(128 * 36, 512, 2048, tile=(128, 128), epilogue=("bias",))],
@@ -107,6 +112,7 @@ SMALL: dict[str, list[Layer]] = {
     "gated_rows_129": [Layer(129, 520, 192, tile=(128, 104), epilogue=("bias", "silu", "gated", "residual"))],
     "gated_shared_tiles": [Layer(128, 256, 4096, tile=(128, 64), epilogue=("silu", "gated"), out="f32")],
     "gated_f32": [Layer(200, 96, 256, tile=(128, 48), epilogue=("silu", "gated"), dtype="f32", out="f32")],
+    "gated_f32_kn": [Layer(200, 96, 256, tile=(128, 32), epilogue=("silu", "gated"), dtype="f32", out="f32", b="kn")],
     "gated_layers": [
         Layer(1000, 512, 480, (128, 128), epilogue=("bias", "relu")),
         Layer(1000, 704, 512, (128, 88), epilogue=("silu", "gated")),

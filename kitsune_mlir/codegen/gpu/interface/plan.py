@@ -139,6 +139,11 @@ class Plan:
         """Pieces of work that are dealt out to the blocks: tiles, or parts of tiles."""
         return self.split.count(self.task.tiles) if self.split else self.task.tiles * self.cluster
 
+    @property
+    def together(self) -> bool:
+        """Whether pieces wait for each other, so that each needs a block of its own at the same time."""
+        return self.cluster > 1 or (self.split is not None and self.split.spread)
+
 
 @dataclasses.dataclass(frozen=True)
 class Decline:

@@ -88,7 +88,7 @@ def build(
         placement = Shares.of(program) or AllBlocks()
 
         def schedule(options: KernelOptions) -> Schedule:
-            join = options.requests == 1 and not counts_rows(program, options)
+            join = not counts_rows(program, options)
             return make_schedule(program, options, placement, engines, lambda task, own: choose(task, own, engines), join)
 
         made = schedule(options)
@@ -256,28 +256,29 @@ class _Builder:
         if self.requests is None:
             self._emit_run(runs, row, used, drop)
             return
-        assert len(numbers) == 1, "a run of a kernel of several requests is one task"
         requests, whole, state = self.requests, self.arguments, self.state
         mine = self.ranges[self.placement.group(numbers[0])]
-        start = self._operands([self.schedule.runs[run][0] for run in runs], row).start
+        places = [[self.schedule.runs[run][place] for run in runs] for place in range(len(numbers))]
+        plans = [self.plans[number] for number in numbers]
 
-        def one(request: Value, first: Value, count: Value) -> None:
+        def one(request: Value, firsts: Sequence[Value], count: Value) -> None:
             # What is computed from them stays in the loop: outside of it, it would take registers from all.
             self.state = dataclasses.replace(self.state, thread=fresh(thread_id()), blocks=fresh(grid_size()))
             self.arguments = requests.arguments(fresh(request))
-            operands = self._operands([self.schedule.runs[run][0] for run in runs], row)
-            for index in range(len(self.plans[numbers[0]].tensor_maps)):
-                acquire_map(operands.tensor_map(index))
-            self._emit_run(runs, row, 0, True, (first, count))
+            for tasks, plan in zip(places, plans, strict=True):
+                operands = self._operands(tasks, row)
+                for index in range(len(plan.tensor_maps)):
+                    acquire_map(operands.tensor_map(index))
+            self._emit_run(runs, row, 0, True, [(first, count) for first in firsts])
 
-        requests.for_each(mine, start, self.plans[numbers[0]], one)
+        requests.for_each(mine, [self._operands(tasks, row).start for tasks in places], plans, one)
         self.arguments, self.state = whole, state
 
     def _emit_run(
-        self, runs: Sequence[int], row: Value | None, used: int, drop: bool, dealt: tuple[Value, Value] | None = None
+        self, runs: Sequence[int], row: Value | None, used: int, drop: bool, dealt: Sequence[tuple[Value, Value]] = ()
     ) -> None:
-        """The code of runs that share a body, for one request; `dealt`: the block's first piece, and how many lie between its
-        pieces, where requests have blocks of their own."""
+        """The code of runs that share a body, for one request; `dealt`: of each task the block's first piece, and how many lie
+        between its pieces, where requests have blocks of their own."""
         numbers = self.schedule.runs[runs[0]]
         plans = [self.plans[number] for number in numbers]
         engine, wanted = self.engines[plans[0].engine], plans[0].barriers
@@ -289,11 +290,11 @@ class _Builder:
                 # Once a part of the block has met by itself, compute-sanitizer's racecheck calls the use of an mbarrier a race
                 # with its initialisation if only one block barrier is between (docs/gpu-executor.md); with two it does not.
                 sync_block()
-        tasks = [
-            self._context(number, self._operands([self.schedule.runs[run][place] for run in runs], row), dealt)
-            for place, number in enumerate(numbers)
-        ]
-        if dealt is None:
+        tasks = []
+        for place, number in enumerate(numbers):
+            operands = self._operands([self.schedule.runs[run][place] for run in runs], row)
+            tasks.append(self._context(number, operands, dealt[place] if dealt else None))
+        if not dealt:
             tasks[-1].ahead = functools.partial(self._prefetch, [self.schedule.runs[run][-1] for run in runs], row)
         names = ", ".join(f"'{plan.task.name}'" for plan in plans)
         with named(f"engine '{engine.name}', writing code of task {names},", plans[0].task.op.location):

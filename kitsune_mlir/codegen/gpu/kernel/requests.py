@@ -17,7 +17,9 @@ All that the kernel is given is a table in device memory (`runtime.manifest.REQU
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
+import operator
+from collections.abc import Callable, Sequence
 
 from torch_mlir.dialects import llvm
 
@@ -70,37 +72,44 @@ class RequestTable:
         maps = wrap(llvm.addrspacecast(as_type("!llvm.ptr"), maps.ir))
         return Arguments(row, maps, None, request, self.slots, self.partial_bytes)
 
-    def for_each(self, mine: Range, start: Value | int, plan: Plan, body: Callable[[Value, Value, Value], None]) -> None:
-        """Emit `body(request, first, count)` for each request of which the block has pieces of a task: `first`, and each
-        `count`-th one after it.
+    def for_each(
+        self,
+        mine: Range,
+        starts: Sequence[Value | int],
+        plans: Sequence[Plan],
+        body: Callable[[Value, Sequence[Value], Value], None],
+    ) -> None:
+        """Emit `body(request, firsts, count)` for each request of which the block has pieces of a run's tasks: of each task its
+        first one, and each `count`-th one after it.
 
         Args:
-            mine: the blocks of the task.
-            start: pieces of a request that are dealt out before the task's first.
+            mine: the blocks of the tasks.
+            starts: pieces of a request that are dealt out before each task's first.
+            plans: of the tasks; one task, or several of which no pieces wait for each other.
         """
-        if plan.cluster > 1 or plan.split is not None and plan.split.spread:
-            self._for_each_of_all(mine, start, plan.pieces, body)
+        if plans[0].together:
+            assert len(plans) == 1, "pieces that wait for each other are of one task"
+            self._for_each_of_all(mine, starts[0], plans[0].pieces, lambda request, own: body(request, [own], mine.count))
             return
         blocks = maximum(mine.count // self.count, 1)
         groups, group = mine.count // blocks, mine.first // blocks
-        first = advance(mine.first % blocks, start, blocks)
+        firsts = [advance(mine.first % blocks, start, blocks) for start in starts]
+        busy = functools.reduce(operator.or_, (first < plan.pieces for first, plan in zip(firsts, plans, strict=True)))
 
         def one(request: Value) -> None:
-            if_(first < plan.pieces, lambda: body(request, first, blocks))
+            if_(busy, lambda: body(request, firsts, blocks))
 
         # Blocks that are left over belong to no group.
         for_(group, select(group < groups, self.count, i32(0)), groups, one)
 
-    def _for_each_of_all(
-        self, mine: Range, start: Value | int, pieces: int, body: Callable[[Value, Value, Value], None]
-    ) -> None:
-        """The same, with all requests' pieces dealt out one by one to all blocks."""
+    def _for_each_of_all(self, mine: Range, start: Value | int, pieces: int, body: Callable[[Value, Value], None]) -> None:
+        """Emit `body(request, first)` with all requests' pieces dealt out one by one to all blocks."""
         total = self.count * pieces
         start = start if isinstance(start, int) and not start else self.count * start
 
         def step(number: Value) -> Value:
             request, own = number // pieces, number % pieces
-            body(request, own, mine.count)
+            body(request, own)
             turns = (i32(pieces - 1) - own) // mine.count + 1
             return number + turns * mine.count
 

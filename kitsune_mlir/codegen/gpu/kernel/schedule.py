@@ -135,6 +135,9 @@ def _join(
         last = runs[-1][0] if runs else None
         near = last is not None and plans[last].engine == plan.engine and placement.group(last) == placement.group(number)
         together = [*runs[-1], number] if near else []
+        # Pieces that wait for each other are dealt out to the blocks of all requests, others to those of their own.
+        if options.requests > 1 and any(plans[one].together for one in together):
+            together = []
         joined = engines[plan.engine].join([plans[one] for one in together], options) if together else None
         if joined is None:
             runs.append([number])
