@@ -256,6 +256,8 @@ CASES: dict[str, Case] = {
     "branches": Case("mma", lambda: queue_programs.Branches(512).to(BF16), rows(129, 512)),
     "split": linear(128, 8192, 128, BF16),
     "product_f32": linear(129, 264, 300),
+    "product_f32_turned": function("mma", torch.matmul, matrices((129, 100), (100, 136))),
+    "product_f32_both_turned": function("mma", lambda x, y: x.T @ y, matrices((300, 132), (300, 72))),
     "product_tf32": linear(129, 264, 300, precision="high"),
     "batched": function("mma", torch.bmm, matrices((5, 70, 72), (5, 72, 40), dtype=BF16)),
     "separate": layers("mma", "separate", 300, 480, 1024, 512),

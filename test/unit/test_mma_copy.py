@@ -173,19 +173,28 @@ def test_turned_operands_lie_along_the_sum(context, monkeypatch, a: str, b: str,
         assert kind != "f32" or not met, "a lane's elements are read before any lane writes"
         return held[source] if kind == "f32" else [held[source + 4 * number] for number in range(4)]
 
-    def one(begin: int, end: int, step: int, body) -> None:
-        for at in range(begin, end, step):
-            met.clear()
-            body(at)
+    def mine(condition: bool, body) -> None:
+        met.clear()
+        if condition:
+            body()
 
-    replace = {"for_": one, "offset": lambda pointer, moved: pointer + moved, "load": load, "unpack": list, "fresh": int}
+    def lane(number: int) -> int:  # a block begins
+        met.clear()
+        return number
+
+    replace = {"offset": lambda pointer, moved: pointer + moved, "load": load, "unpack": list, "fresh": lane}
     replace |= {"sync_warp": lambda: met.append(1), "_store_parts": store_parts}
+    replace["for_"] = lambda begin, end, step, body: [body(at) for at in range(begin, end, step)] and None
     for name, function in replace.items():
         monkeypatch.setattr(tf32x3, name, function)
-    monkeypatch.setattr(producer_tf32x3, "offset", replace["offset"])
+    for name, function in {"offset": replace["offset"], "if_": mine, "warp_id": lambda thread: thread // 32}.items():
+        monkeypatch.setattr(producer_tf32x3, name, function)
     first, count = mma.small_part_threads
+    assert (first, count) == (32, 96)  # nothing is stored by the last warp
     for thread in range(first, first + count):
         SmallPartProducer(mma, types.SimpleNamespace(thread=thread), None)._halve(SHARED)  # type: ignore[arg-type]
+    shares = SmallPartProducer(mma, None, None)._shares(count // 32)  # type: ignore[arg-type]
+    assert max(map(len, shares)) <= 4 and sum(map(len, shares)) >= mma.operand_bytes // 4096
     for start, rows, operand, _ in places:
         for row in range(rows.rows):
             for term in range(32):

@@ -18,12 +18,13 @@ from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, unpack, vector
 from kitsune_mlir.machine.shared_tile import SharedTile
 
-__all__ = ["TURNED", "turn_parts", "write_parts"]
+__all__ = ["BLOCK_BYTES", "TURNED", "turn_parts", "write_parts"]
 
 _AT_A_TIME = 8
 """Vectors of 16 bytes that a thread has in flight."""
 TURNED = 32
 """Rows, and terms of the sum, of a block that a warp turns."""
+BLOCK_BYTES = TURNED * TURNED * 4
 
 
 def write_parts(start: Value, bytes: int, thread: Value, count: int, distance: int | None = None) -> None:
@@ -53,26 +54,20 @@ def write_parts(start: Value, bytes: int, thread: Value, count: int, distance: i
         for_(place + whole, bytes, 16 * count, one)
 
 
-def turn_parts(start: Value, bytes: int, thread: Value, count: int, distance: int) -> None:
-    """The same where memory runs across the sum, while tensor cores read f32 along it: turn blocks of 32 terms x 32 rows.
+def turn_parts(start: Value, lane: Value, distance: int) -> None:
+    """The same of a block where memory runs across the sum, while tensor cores read f32 along it: turn 32 terms x 32 rows.
 
     TMA loads a block as 32 swizzled rows of 128 bytes, one a term; it becomes as many rows of 32 terms, in its own place. A
-    warp holds a block in registers: neighbouring lanes have neighbouring rows, whose banks differ in either layout.
+    warp holds it in registers: neighbouring lanes have neighbouring rows, whose banks differ in either layout.
 
     Args:
-        start, bytes: of blocks behind each other.
-        thread, count, distance: as of `write_parts`; whole warps.
+        lane: of the calling warp; `distance`: as of `write_parts`.
     """
-    block, warp = SharedTile(TURNED, TURNED, 4), thread // 32
-
-    def one(at: Value) -> None:
-        place, lane = offset(start, at), fresh(thread % 32)  # else the addresses of all blocks are kept in registers
-        values = [load(offset(place, block.offset(term, lane)), "f32") for term in range(TURNED)]
-        sync_warp()
-        for term in range(0, TURNED, 4):
-            _store_parts(values[term : term + 4], offset(place, block.offset(lane, term)), distance)
-
-    for_(warp * block.bytes, bytes, count // 32 * block.bytes, one)
+    block, lane = SharedTile(TURNED, TURNED, 4), fresh(lane)  # else the addresses of all blocks are kept in registers
+    values = [load(offset(start, block.offset(term, lane)), "f32") for term in range(TURNED)]
+    sync_warp()
+    for term in range(0, TURNED, 4):
+        _store_parts(values[term : term + 4], offset(start, block.offset(lane, term)), distance)
 
 
 def _store_parts(values: Sequence[Value], place: Value, distance: int) -> None:

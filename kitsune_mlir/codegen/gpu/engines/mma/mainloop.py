@@ -19,8 +19,9 @@ from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = ["Stages"]
 
-EXACT_CHUNKS = 4
-"""Chunks of f32 (128 terms) that tensor cores add up before the threads do."""
+EXACT_CHUNKS = 2
+"""Chunks of f32 (64 terms) that tensor cores add up before the threads do. 256 x 1152 by 1152 x 128 has an error of 3.6e-7, an
+exact product of cuBLAS 6.1e-7; with four chunks it is 7.8e-7 and as fast (H200)."""
 
 
 class Stages:

@@ -155,8 +155,11 @@ class MmaPlan:
 
     @property
     def small_part_threads(self) -> tuple[int, int]:
-        """The first of the threads that halve f32 operands, and their number: warps between those that load and the last."""
-        return (32, 64) if self.boxes else (self.copiers, 32)
+        """The first of the threads that halve f32 operands, and their number: warps between those that load and the last, and
+        that one, too, where there is more to do and nothing for it to store."""
+        if not self.boxes:
+            return self.copiers, 32
+        return 32, 96 if (self.a.turned or self.b.turned) and not (self.results or self.pattern.task.posts) else 64
 
     @property
     def prefill(self) -> int:

@@ -6,10 +6,12 @@ An operand whose rows run across the sum is turned by the same threads, while it
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
-from kitsune_mlir.codegen.gpu.contraction.tf32x3 import turn_parts, write_parts
-from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_warp
+from kitsune_mlir.codegen.gpu.contraction.tf32x3 import BLOCK_BYTES, turn_parts, write_parts
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_warp, warp_id
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.engines.mma.mainloop import Stages
@@ -18,6 +20,12 @@ from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot, fence_async_shared
 
 __all__ = ["SmallPartProducer"]
+
+TURNING = 2
+"""Times as many instructions that a block takes which is turned, too."""
+
+_Block = tuple[int, int, bool]
+"""Of a stage: where it begins, its bytes, and whether it is turned."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +61,33 @@ class SmallPartProducer:
         if not (plan.a.turned or plan.b.turned):
             write_parts(start, plan.operand_bytes, thread, count)
             return
-        for operand, place, bytes in ((plan.a, 0, plan.a_tile.bytes), (plan.b, plan.a_tile.bytes, plan.b_tile.bytes)):
-            emit = turn_parts if operand.turned else write_parts
-            emit(offset(start, place), bytes, thread, count, plan.operand_bytes)
+        lane, warp = thread % 32, warp_id(thread)
+
+        def work(blocks: Sequence[_Block]) -> None:
+            for place, bytes, turned in blocks:
+                if turned:
+                    turn_parts(offset(start, place), lane, plan.operand_bytes)
+                else:
+                    write_parts(offset(start, place), bytes, lane, 32, plan.operand_bytes)
+
+        for number, blocks in enumerate(self._shares(count // 32)):
+            if_(warp == number, functools.partial(work, blocks))
+
+    def _shares(self, warps: int) -> list[list[_Block]]:
+        """The blocks of a stage, dealt out to warps: the longest first, each to the warp that has the least to do."""
+        plan = self.plan
+        operands = (plan.a, 0, plan.a_tile.bytes), (plan.b, plan.a_tile.bytes, plan.b_tile.bytes)
+        blocks = [
+            (start + at, min(BLOCK_BYTES, bytes - at), operand.turned)
+            for operand, start, bytes in operands
+            for at in range(0, bytes, BLOCK_BYTES)
+        ]
+        shares: list[list[_Block]] = [[] for _ in range(warps)]
+        for block in sorted(blocks, key=_cost, reverse=True):
+            min(shares, key=lambda share: sum(map(_cost, share))).append(block)
+        return shares
+
+
+def _cost(block: _Block) -> int:
+    _, bytes, turned = block
+    return bytes * (TURNING if turned else 1)
