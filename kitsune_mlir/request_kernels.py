@@ -25,6 +25,8 @@ __all__ = ["Load", "kernels_by_requests", "loads_of", "shares_of"]
 
 FASTER = 0.95
 """Of one plan's time that another one's has to stay below: each kernel is assembled, loaded and kept."""
+AS_FAST = 1.02
+"""Times the fastest plan's time: of several such plans the one for most requests is taken, which lasts longest."""
 MANY_STAGES = 16
 """Of programs with more, shares are planned for every fourth power of two only: planning takes time."""
 COPIED_SHARE = 0.5
@@ -95,9 +97,9 @@ def kernels_by_requests(plans: Sequence[Sequence[Load]], most: int, machine: Tar
     """
     chosen = [(0, 1)]
     for requests in range(2, most + 1):
-        times = [sum(load.seconds(requests, machine) for load in loads) for loads in plans]
         now = chosen[-1][0]
-        best = min(range(now, len(plans)), key=lambda number: times[number])
-        if times[best] < FASTER * times[now]:
-            chosen.append((best, requests))
+        each = [sum(load.seconds(requests, machine) for load in loads) for loads in plans[now:]]
+        times = [machine.launch_seconds + seconds for seconds in each]
+        if min(times) < FASTER * times[0]:
+            chosen.append((now + max(n for n, time in enumerate(times) if time <= AS_FAST * min(times)), requests))
     return chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,9 @@ from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.errors import ArgumentError, UnsupportedError
+from kitsune_mlir.machine.stage_cost import Cost
+from kitsune_mlir.machine.target import find_target
+from kitsune_mlir.request_kernels import Load, kernels_by_requests
 from kitsune_mlir.runtime.cuda_runner import CudaRunner
 from kitsune_mlir.runtime.manifest import Manifest
 from test.gpu.unassembled import unassembled
@@ -103,12 +107,30 @@ def test_many_requests_have_a_kernel_whose_tiles_are_not_shared():
     least = [manifest.least_requests for manifest in found]
     assert least == sorted(set(least)) and least[-1] <= 64
     assert [kernel["least_requests"] for kernel in program.summary["kernels"]] == least
-    sizes = [
-        manifest.tasks[0][2] for manifest in found
-    ]  # tiles of a request: fewer and larger ones, the more requests there are
+    sizes = [manifest.tasks[0][2] for manifest in found]  # tiles of a request: the fewer, the more requests there are
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > sizes[-1]
     assert len(kernels(R(256, 1152), R(1152, 128), 1)[1]) == 1
-    assert len(kernels(R(64, 64), R(64, 64))[1]) == 1  # one tile, one plan
+    assert len(kernels(R(2048, 64), R(64, 2048))[1]) == 1  # the same tiles, however many requests there are
+
+
+def test_few_kernels_do_for_all_numbers_of_requests():
+    """Plans that are as fast as the fastest for some number of requests: the one that is so for most is taken."""
+    cost = Cost(1e-6, 1e-6, 1e-7, 0, 0, 0, 1e-6, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    machine = find_target("h200")
+
+    def plan(tiles: int, share: float) -> list[Load]:  # a request's work in so many tiles
+        return [Load(tiles, False, dataclasses.replace(cost, vector=share / tiles))]
+
+    alike = [plan(64, 1e-6), plan(32, 1e-6), plan(16, 1e-6), plan(8, 1e-6), plan(4, 1e-6)]
+    chosen = kernels_by_requests(alike, 64, machine)
+    assert chosen[0] == (0, 1) and len(chosen) <= 4 and chosen[-1][0] == 4
+    assert kernels_by_requests([plan(64, 1e-6), plan(64, 1e-6)], 64, machine) == [(0, 1)]
+    times = [[sum(load.seconds(n, machine) for load in loads) for loads in alike] for n in range(1, 65)]
+    for count, seconds in enumerate(times[1:], 2):
+        number = [number for number, least in chosen if least <= count][-1]
+        assert seconds[number] <= 1.1 * min(seconds) + 0.06 * machine.launch_seconds
+    together = dataclasses.replace(alike[0][0], together=True)
+    assert together.seconds(3, machine) == pytest.approx(together.seconds(1, machine) + cost.turn + 1e-6 / 64 + cost.finish)
 
 
 def test_kernels_share_an_arena_that_is_large_enough():
