@@ -158,7 +158,8 @@ def test_turned_operands_lie_along_the_sum(context, monkeypatch, a: str, b: str,
             for term in range(32):
                 turned = row // 32 * block.bytes + block.offset(term, row % 32)
                 place = turned if operand.turned else rows.offset(row, term)
-                assert held.setdefault(SHARED + start + place, (operand.side, row, term))
+                assert SHARED + start + place not in held
+                held[SHARED + start + place] = operand.side, row, term
     written: dict[int, tuple[str, int, int]] = {}
     met: list[int] = []  # of the calling thread: stores before it has met its warp
 
