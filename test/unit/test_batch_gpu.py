@@ -67,10 +67,14 @@ def test_equal_stages_share_bodies_for_all_requests():
 
 
 def _of(program: Any, **options: Any) -> Any:
+    return _built(program, **options).manifest
+
+
+def _built(program: Any, **options: Any) -> Any:
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(program.ir("tiles"))
         function = next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes)
-        return build(ProgramView(function), "kernel", KernelOptions(**options)).manifest
+        return build(ProgramView(function), "kernel", KernelOptions(**options))
 
 
 def test_the_manifest_counts_for_all_requests():
@@ -80,6 +84,18 @@ def test_the_manifest_counts_for_all_requests():
     assert several.requests == 5 and several.slots == 5 * one.slots and not several.streaming
     assert several.counters[one.slots] == f"{one.counters[0]} of request 1"
     assert several.arena_stride % 256 == 0 and several.arena_bytes == one.arena_bytes
+
+
+def test_layers_of_few_rows_are_one_run_of_each_request():
+    """The ring of weights goes on from layer to layer; pieces that wait for each other are dealt out over all requests."""
+    widths = (512, 1024, 512, 256)
+    model = nn.Sequential(*(layer for i, o in zip(widths, widths[1:], strict=False) for layer in (nn.Linear(i, o), nn.ReLU())))
+    with unassembled():
+        program = kitsune_mlir.compile(model.bfloat16(), (R(1, 512).bfloat16(),), target="sm_90a", options={"requests": 8})
+        split = kitsune_mlir.compile(Function(lambda x, y: (x @ y) @ y), (R(64, 2048), R(2048, 2048)), target="sm_90a")
+    assert _built(program, requests=8).needs.schedule.runs[0] == (0, 1, 2)
+    found = _built(split, requests=8).needs.schedule
+    assert any(plan.together for plan in found.plans) and all(len(run) == 1 for run in found.runs)
 
 
 def test_the_program_is_one_launch_with_an_assembly_of_its_own():
