@@ -100,6 +100,9 @@ def test_forward_and_back(rows: int, width: int, height: int, monkeypatch: pytes
     plans, *results = emulated(*back(rows, width))
     assert [type(plan.private) for plan in plans] == [ChainPlan]
     assert [(one.made, one.last) for one in plans[0].private.order.compared] == [(2, 5), (1, 6), (0, 7)]
+    # Where there is no room for two panels of results, threads store them.
+    by_tma = [output.map is not None for output in plans[0].private.outputs]
+    assert by_tma == [width < 256] * 6 and plans[0].private.staged == (2 if width < 256 else 1)
     check(*results)
 
 

@@ -229,17 +229,25 @@ class _Planner:
             if total + places <= limit:
                 depth = 2 if total + 2 * places <= limit else 1
                 return dataclasses.replace(layout, resident=self._keep(weights, [True] * len(weights)), depth=depth, used=total)
-        return self._streamed(weights, self._fixed(every, [], False))
+        layout = self._fixed(every, [], False)
+        if layout.staged > 1:
+            try:
+                return self._streamed(weights, layout, 4)
+            except MatchFailure:
+                # With one panel of staging space each waits until TMA has read the one before (22 layers of 256: 6 us each).
+                layout = self._fixed(every, [], False, True)
+                layout = dataclasses.replace(layout, staged=1, staging_bytes=layout.staging_bytes // layout.staged)
+        return self._streamed(weights, layout)
 
     def _held(self, held: list[Source]) -> int:
         """Registers of rows that are held, of this tile and the next."""
         return sum(4 * align(source.length, 8) // 8 for source in held)
 
-    def _fixed(self, sources: list[Source], held: list[Source], compact: bool) -> _Layout:
-        """What does not depend on the weights."""
+    def _fixed(self, sources: list[Source], held: list[Source], compact: bool, pieces: bool = False) -> _Layout:
+        """What does not depend on the weights; with `pieces` threads store results from registers, as if `compact`."""
         self.maps = Maps()
         vectors, vector_bytes = vectors_of(self.chain, compact)
-        outputs = tuple(self._output(store, compact) for store in self.task.stores)
+        outputs = tuple(self._output(store, compact or pieces) for store in self.task.stores)
         staged = 2 if sum(o.tile is not None for o in outputs) >= SEVERAL else 1
         staging = staged * max((align(o.tile.bytes, 1024) for o in outputs if o.tile is not None), default=0)
         bit_bytes = align(Bits.bytes(self.order.compared, GROUP * self.groups), 16)
@@ -247,17 +255,15 @@ class _Planner:
             sources, tuple(source.load for source in held), outputs, vectors, vector_bytes, staging, staged, bit_bytes
         )
 
-    def _streamed(self, weights: tuple[Weight, ...], layout: _Layout) -> _Layout:
-        """A ring for the weights; those that TMA cannot load stay."""
+    def _streamed(self, weights: tuple[Weight, ...], layout: _Layout, fewest: int = LEAST_STAGES) -> _Layout:
+        """A ring of `fewest` stages or more for the weights; those that TMA cannot load stay."""
         places = layout.places(GROUP_ROWS, self.groups)
         stay = [bool(weight.why) for weight in weights]
         kept = sum(w.bytes for w, s in zip(weights, stay, strict=True) if s)
         stage_bytes = max(STAGE_BYTES, *(panel.bytes for weight in weights for panel in weight.panels))
         sequence = tuple(stage for n, weight in enumerate(weights) if not stay[n] for stage in _stages(n, weight, stage_bytes))
-        less = dataclasses.replace(layout, staged=1, staging_bytes=layout.staging_bytes // layout.staged)
-        tried = [(layout, 2, 5), (layout, 1, 5), (layout, 2, 4), (layout, 1, 4 if layout.staged > 1 else LEAST_STAGES)]
         limit = 0
-        for layout, depth, least in [*tried, (less, 2, 4), (less, 1, LEAST_STAGES)]:
+        for depth, least in ((2, 5), (1, 5), (2, 4), (1, fewest)):
             limit = self.options.shared_bytes - layout.fixed(self.groups)
             stages = min(MOST_STAGES, (limit - kept - depth * places) // stage_bytes)
             if stages >= least:
