@@ -23,14 +23,17 @@ from test.gpu.unassembled import unassembled
 
 BY_ENGINE = {
     "attention": ("causal", "decode"),
+    "attention_gradient": ("trained",),
     "chain": ("chain", "chain_wide"),
     "conv": ("convolution", "convolution_f32", "convolution_tf32"),
     "depthwise": ("depthwise",),
     "gemv": ("gemv_7",),
     "generic": ("generic",),
+    "histogram": ("histogram",),
     "mma": ("split", "product_f32", "product_tf32", "separate", "rings", "debug", "timestamps"),
     "ordered": ("ordered",),
     "pairs": ("pairs",),
+    "pairwise": ("pairwise",),
     "recurrence": ("recurrence",),
     "scan": ("scan_pieces",),
     "scatter": ("scatter", "scatter_largest"),
