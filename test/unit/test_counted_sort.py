@@ -59,7 +59,9 @@ def test_places_are_merged(monkeypatch):
     assert torch.equal(host[1], want.indices)
 
 
-@pytest.mark.parametrize("x", [torch.randn(70000), torch.randn(2, 70000).bfloat16(), torch.randn(9000).bfloat16()], ids=["f32", "rows", "few"])
+@pytest.mark.parametrize(
+    "x", [torch.randn(70000), torch.randn(2, 70000).bfloat16(), torch.randn(9000).bfloat16()], ids=["f32", "rows", "few"]
+)
 def test_others_are_not_counted(x):
     assert not counted_sort.is_counted(x)
 
