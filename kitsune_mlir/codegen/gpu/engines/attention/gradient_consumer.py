@@ -9,7 +9,7 @@ arithmetic, the other one multiplies.
 from __future__ import annotations
 
 from kitsune_mlir.codegen.gpu.emit.approx_math import LOG2_E, exp2
-from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_warp
 from kitsune_mlir.codegen.gpu.emit.convert import pack_values
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
@@ -107,6 +107,8 @@ class _Consumer:
         across = wgmma.SharedOperand(plan.blocks[0], base, transposed=True)
         first = wgmma.multiply(first, pack_values(changes, dtype), across, pattern.width, dtype)
         sums = wgmma.wait(0, [*first, *second])
+        if plan.keys:
+            sync_warp()  # all lanes have read the slot's numbers, and one tells
         if_(self.lane == 0, self.ring.empty(slot.stage).arrive)
         return [*self.ring.next(slot).values, *sums]
 
