@@ -204,8 +204,8 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
         fixed = [n for n, name in enumerate(names) if name in facts.fixed]
         graphs = asked.graphs.cudagraphs and not saving()
         symbolic = is_symbolic(gm)
-        direct = kind == "inference" and not saving() and is_plain_call(asked.inputs)
-        plain = direct and not symbolic
+        # Where sizes change AOTAutograd's wrapper stays: without it Dynamo made a graph for a size that equals another one.
+        plain = kind == "inference" and not symbolic and is_plain_call(asked.inputs)
 
         def compile_static(graph: Any, sizes: str = "", same_outputs: bool = True) -> Callable[..., Any]:
             def attempt(graph: Any, compile_part: Callable[..., Any]) -> tuple[Callable[..., Any], GraphReport]:
@@ -248,7 +248,7 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
             asked.tell(report)
 
         run = Specialized(gm, compile_static, asked.graphs) if symbolic else compile_static(gm)
-        if direct:
+        if plain and not saving():
             facts.plain = run
         if saving():
             from kitsune_mlir.dynamo.saved import CompiledGraph

@@ -68,14 +68,17 @@ def _maximum(rank: int, pooled: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_places(rank: int, op: Any) -> Callable[..., Any]:
-    """Maximum pooling that says where the maxima are, with a number for each dimension: torch-mlir wants them all."""
+    """Maximum pooling that says where the maxima are, with a number for each dimension, of a batch: torch-mlir wants all."""
 
     def decomposed(x: Tensor, kernel: Sequence[int], *given: Sequence[int], ceil_mode: bool = False) -> Any:
         lists, rest = given[:3], given[3:]
-        if all(len(each) == rank for each in (kernel, *lists)):
+        single = rank == 3 and x.ndim == rank + 1
+        if all(len(each) == rank for each in (kernel, *lists)) and not single:
             return NotImplemented
         size = sizes(rank, kernel)
-        return op(x, size, *(sizes(rank, each, size) for each in lists), *rest, **({} if rest else {"ceil_mode": ceil_mode}))
+        options = {} if rest else {"ceil_mode": ceil_mode}
+        found = op(x.unsqueeze(0) if single else x, size, *(sizes(rank, each, size) for each in lists), *rest, **options)
+        return tuple(each.squeeze(0) for each in found) if single else found
 
     return decomposed
 

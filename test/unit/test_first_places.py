@@ -14,6 +14,7 @@ CASES = {
     "dilated": (lambda x: F.max_pool2d(x, 2, 1, 1, 2, return_indices=True), (1, 1, 7, 129)),
     "one element": (lambda x: F.max_pool2d(x, 1, return_indices=True), (1, 1, 1, 1)),
     "volumes": (lambda x: F.max_pool3d(x, 2, return_indices=True), (2, 1, 4, 6, 8)),
+    "one volume": (lambda x: F.max_pool3d(x, 3, return_indices=True), (2, 3, 7, 9)),
 }
 
 
@@ -26,7 +27,7 @@ def test_places_of_equal_maxima_are_the_first(name, dtype):
     values, places = function(x)
     host = kitsune_mlir.compile(Function(function), (x,), target="host")(x)
     assert torch.equal(host[0], values) and torch.equal(host[1], places)
-    if name == "volumes":
+    if "volume" in name:
         return  # they arrive in another form, which is left as it is
     program = compiled(function, [x])
     assert "generic" not in engines(program)

@@ -31,7 +31,7 @@ from test.unit.test_progress import arena_is_left, faults, function_of
 
 EACH = 5
 """Faults of a program on a target, of different kinds."""
-LARGE, SMALL = 160, 100
+LARGE, SMALL = 180, 100
 """Tiles of a program from which on memory is not looked at again for each fault; up to which harmless ones run at random."""
 SETS = 3000
 """Sets of tiles that are looked at for a shorter trace."""
@@ -90,7 +90,7 @@ def chosen(name: str, target: str) -> list[str]:
 
 
 def test_there_are_faults_of_every_kind() -> None:
-    kinds = kinds_of("nerf", "sm_90a")
+    kinds = kinds_of("moe", "sm_90a")
     for kind in ("drop post", "wait for one post more", "wait for one slot less", "wait for the next tile", "view bytes later"):
         assert len(kinds[kind]) >= 3, kinds
 

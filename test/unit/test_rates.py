@@ -45,6 +45,7 @@ MARGINS = {
     *("passes.spatial.allocation.SECONDS", "passes.spatial.allocation.GAP"),  # of the solver
     *("passes.modes.choice.CLEARLY_SEPARATE", "passes.modes.choice.CLEARLY_SPATIAL", "passes.modes.gathers.CLEARLY"),
     *("passes.hoist_gathers.MARGIN", "passes.split_reductions.MARGIN", "codegen.gpu.engines.mma.tiles.NARROWER"),
+    *("passes.stages.transposed_rows.TILE_ROWS", "passes.stages.transposed_rows.MOST_WASTE"),  # rows that tiles do twice
 }
 """By how much a choice must be better: no rates of a machine."""
 NAMED = re.compile(r"(^|_)(RATE|SECONDS|CYCLES|LATENCY|HAND_?OFF|TURN|MEET|GAP|POST|START|LAUNCH)$")
