@@ -15,9 +15,9 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
-from kitsune_mlir.codegen.gpu.emit.operation import clone
+from kitsune_mlir.codegen.gpu.emit.operation import clone_lanes
 from kitsune_mlir.codegen.gpu.emit.reduce import over_lanes
-from kitsune_mlir.codegen.gpu.emit.value import Value, cast, constant, i32, select, wrap
+from kitsune_mlir.codegen.gpu.emit.value import Value, cast, constant, i32, select
 from kitsune_mlir.codegen.gpu.engines.histogram.match import read
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.elements import Elements, stores_only
@@ -165,10 +165,7 @@ class _Tile:
         for number in counting.used:
             place = [loops[ir.AffineDimExpr(e).position] for e in self.maps[number].results]
             known[arguments[number]] = self.sources.at(op.operands[number], place, self.width)
-        for inner in counting.body:
-            lanes = [known[v] if v in known else [_outer(v)] * self.width for v in inner.operands]
-            made = [clone(inner, [lane[e] for lane in lanes])[0] for e in range(self.width)]
-            known[inner.results[0]] = made
+        clone_lanes(counting.body, known, self.width)
         return [cast(value, "i32") for value in known[counting.value]]
 
     def _add_up(self, where) -> None:
@@ -192,8 +189,3 @@ class _Tile:
             if_(lane == 0, write)
 
         for_(warp, self.bins, THREADS // 32, bin)
-
-
-def _outer(value: ir.Value) -> Value:
-    """A constant of a body, emitted again."""
-    return wrap(clone(value.owner, [])[0].ir)

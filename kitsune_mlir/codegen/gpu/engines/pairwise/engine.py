@@ -13,9 +13,9 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
-from kitsune_mlir.codegen.gpu.emit.operation import clone
+from kitsune_mlir.codegen.gpu.emit.operation import clone, clone_lanes
 from kitsune_mlir.codegen.gpu.emit.reduce import combine, identity, over_registers
-from kitsune_mlir.codegen.gpu.emit.value import Value, minimum, wrap
+from kitsune_mlir.codegen.gpu.emit.value import Value, minimum
 from kitsune_mlir.codegen.gpu.engines.pairwise.match import Pairwise, read
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.elements import Elements, stores_only
@@ -145,9 +145,7 @@ class _Tile:
         """A row's chunk of terms, combined with those before."""
         known = {**right, **self._read(self.pairs.left, loops, k)}
         chunk = self.pairs.chunk
-        for inner in self.pairs.body:
-            lanes = [known[v] if v in known else [_outer(v)] * chunk for v in inner.operands]
-            known[inner.results[0]] = [clone(inner, [lane[e] for lane in lanes])[0] for e in range(chunk)]
+        clone_lanes(self.pairs.body, known, chunk)
         terms = known[self.pairs.term]
         # Four sums side by side: short chains of dependences, and few values that live at a time.
         side = [terms[n] for n in range(min(4, chunk))]
@@ -168,8 +166,3 @@ class _Tile:
                 self.results.store(window, where, values)
 
         write() if exists is None else if_(exists, write)
-
-
-def _outer(value: ir.Value) -> Value:
-    """A constant from outside a body, emitted again."""
-    return wrap(clone(value.owner, [])[0].ir)
