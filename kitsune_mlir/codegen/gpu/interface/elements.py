@@ -6,7 +6,7 @@ engine that takes what this reads before and after its own operation saves stage
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from torch_mlir import ir
 
@@ -20,10 +20,24 @@ from kitsune_mlir.dialects.iteration import is_trivial_reshape
 from kitsune_mlir.dialects.products import body_of, constant_fill, defining_op, is_generic, yield_of
 from kitsune_mlir.dialects.tile_records import Load, Store, TaskView
 
-__all__ = ["Elements", "follows", "needed_for", "stores_only", "unreadable"]
+__all__ = ["beside_reduction", "Elements", "follows", "needed_for", "stores_only", "unreadable"]
 
 VECTOR_BYTES = 16
 """Of a load or store; arguments and the arena are aligned to more."""
+
+
+def beside_reduction(op: ir.Operation, used: Iterable[int], ops: list[ir.Operation]) -> str | None:
+    """Why what stands beside reduction `op` in `ops` is more than maps before and after it; None where it is not.
+
+    Args:
+        used: numbers of the operands that are read as elements; what makes the start alone is nobody's.
+    """
+    place = ops.index(op)
+    before, after = ops[:place], ops[place + 1 :]
+    starts = needed_for(op.operands[len(op.operands) - 1], before)
+    needed = {o for number in used for o in needed_for(op.operands[number], before)}
+    rest = [o for o in before if o not in starts or o in needed]
+    return unreadable([*rest, *after]) or follows(after, [op.results[0]])
 
 
 def unreadable(ops: Sequence[ir.Operation]) -> str | None:

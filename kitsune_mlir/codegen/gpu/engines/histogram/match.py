@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.interface.elements import follows, needed_for, unreadable
+from kitsune_mlir.codegen.gpu.interface.elements import beside_reduction
 from kitsune_mlir.dialects.access import iterator_kinds
 from kitsune_mlir.dialects.counting import Counting, counting_of
 from kitsune_mlir.dialects.products import is_generic
@@ -21,10 +21,4 @@ def read(ops: list[ir.Operation]) -> Counting | str:
     found = counting_of(op)
     if isinstance(found, str):
         return found
-    place = ops.index(op)
-    before, after = ops[:place], ops[place + 1 :]
-    starts = needed_for(op.operands[len(op.operands) - 1], ops[:place])
-    rest = [o for o in before if o not in starts or any(o in needed_for(op.operands[n], before) for n in found.used)]
-    if (reason := unreadable([*rest, *after]) or follows(after, [op.results[0]])) is not None:
-        return reason
-    return found
+    return beside_reduction(op, found.used, ops) or found

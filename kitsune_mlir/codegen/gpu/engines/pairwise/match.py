@@ -7,7 +7,7 @@ import dataclasses
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.reduce import COMBINING
-from kitsune_mlir.codegen.gpu.interface.elements import follows, needed_for, unreadable
+from kitsune_mlir.codegen.gpu.interface.elements import beside_reduction, needed_for
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, loop_sizes
 from kitsune_mlir.dialects.products import body_of, constant_fill, defining_op, is_contraction, is_generic, yield_of
 
@@ -46,14 +46,7 @@ def read(ops: list[ir.Operation]) -> Pairwise | str:
     found = _pairwise(op)
     if isinstance(found, str):
         return found
-    place = ops.index(op)
-    starts = needed_for(op.operands[len(op.operands) - 1], ops[:place])
-    needed = {o for number in (*found.left, *found.right) for o in needed_for(op.operands[number], ops[:place])}
-    before = [o for o in ops[:place] if o not in starts or o in needed]
-    after = ops[place + 1 :]
-    if (reason := unreadable([*before, *after]) or follows(after, [op.results[0]])) is not None:
-        return reason
-    return found
+    return beside_reduction(op, (*found.left, *found.right), ops) or found
 
 
 def _pairwise(op: ir.Operation) -> Pairwise | str:
