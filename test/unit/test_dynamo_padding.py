@@ -12,7 +12,6 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from kitsune_mlir.dynamo import counted, shapes
-from kitsune_mlir.dynamo.buckets import Buckets
 from kitsune_mlir.dynamo.graph_options import GraphOptions
 from kitsune_mlir.dynamo.torch_api import aot_autograd, make_boxed_func, min_cut_rematerialization_partition
 from kitsune_mlir.errors import ArgumentError
@@ -369,43 +368,3 @@ def test_options():
         GraphOptions(bucket_growth=1.0)
     with pytest.raises(ArgumentError, match="buckets"):
         GraphOptions(buckets=(0,))
-
-
-def test_buckets():
-    one = Buckets({}, {}, 8.0)
-    assert [one.find({"n": n})["n"] for n in (3, 64, 65, 4096, 9)] == [64, 64, 512, 4096, 64]
-    heavy = Buckets({"b": 128}, {"b": 20}, 8.0)
-    assert [heavy.find({"b": n})["b"] for n in (2, 3, 17, 20)] == [2, 16, 20, 20]
-    chosen = Buckets({}, {}, 8.0, (10, 100))
-    assert [chosen.find({"n": n})["n"] for n in (3, 11, 101)] == [10, 100, 800]
-    wide = Buckets({"b": 16}, {}, 8.0, least=128)
-    assert [wide.find({"b": n})["b"] for n in (3, 8, 9, 33)] == [8, 8, 32, 256]
-    both = Buckets({}, {}, 8.0)
-    for _ in range(300):
-        n, m = random.randint(1, 1000), random.randint(1, 4000)
-        found = both.find({"n": n, "m": m})
-        assert found["n"] >= n and found["m"] >= m
-    assert len(both.known) <= 4
-
-
-def test_buckets_of_sizes_that_grow_together():
-    cache = Buckets({}, {}, 8.0)
-    assert [cache.find({"past": n, "mask": n + 1})["past"] for n in range(2, 500)][-1] == 512
-    assert cache.known == [{"past": 64, "mask": 64}, {"past": 512, "mask": 512}]
-
-
-def test_buckets_of_programs_that_leave_rows_out():
-    """One for few rows, one for all others: tiles of the large one are too large for few, what is left out takes little."""
-    cost, idle = (lambda sizes: 1e-4 + 1e-5 * sizes["n"]), (lambda sizes: 1e-9 * sizes["n"])
-    one = Buckets({}, {}, 8.0, cost=cost, idle=idle, given=lambda sizes: 512 * sizes["n"])
-    assert [one.find({"n": n})["n"] for n in (70, 3, 8, 9, 4000, 4096, 5)] == [32768, 8, 8, 32768, 32768, 32768, 8]
-    dear = Buckets({}, {}, 8.0, cost=cost, idle=lambda sizes: 1.0)
-    assert [dear.find({"n": n})["n"] for n in (4000, 3, 70)] == [4096, 8, 512]
-
-
-def test_buckets_that_cost_nothing():
-    """Where all else costs much more than what a size adds, one program is for many sizes."""
-    decoding = Buckets({}, {"past": 3000}, 8.0, cost=lambda sizes: 1 + 1e-5 * sizes["past"])
-    assert {decoding.find({"past": n})["past"] for n in range(2, 3001, 37)} == {3000}
-    nothing = Buckets({}, {}, 8.0, cost=lambda sizes: 1)
-    assert nothing.find({"past": 5})["past"] >= 4096
