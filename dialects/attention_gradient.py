@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from torch_mlir import ir
 
@@ -24,7 +24,7 @@ from .products import body_of, defining_op, is_contraction, is_generic, is_proje
 from .scalar_tree import Node, Tree, TreeReader, generic_loops, nodes_of, walked
 from .softmax_tree import Step, read_gradient, unrounded
 
-__all__ = ["Between", "Gradient", "between", "read_attention_gradient"]
+__all__ = ["Between", "Gradient", "between", "read_attention_gradient", "sums_of_products"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -130,6 +130,31 @@ def between(op: ir.Operation) -> Between:
             found.append(Between(scores[0], slopes[0] if slopes else None, number))
     require(len(found) == 1, "no exponential between products")
     return found[0]
+
+
+def sums_of_products(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
+    """The contractions of which `between` may find both products behind one factor, found in one walk over all operations.
+
+    Args:
+        ops: operations, each after those that make its operands.
+    """
+    behind: dict[ir.Value, frozenset[int]] = {}  # 1: a contraction is below an exponential; 0: one is not
+    found: list[ir.Operation] = []
+    nothing = frozenset[int]()
+    for op in ops:
+        if not (is_generic(op) or is_reshape(op)):
+            continue
+        if is_contraction(op):
+            if any(len(behind.get(operand, nothing)) == 2 for operand in list(op.operands)[:2]):
+                found.append(op)
+            behind[op.results[0]] = frozenset({0})
+        elif is_reshape(op) or "reduction" not in iterator_kinds(op):
+            kinds = {n: known for n, v in enumerate(op.operands) if (known := behind.get(v))}
+            if kinds:
+                inside = _exponents(op) if is_generic(op) else set[int]()
+                through = frozenset(1 if n in inside else kind for n, known in kinds.items() for kind in known)
+                behind.update((result, through) for result in op.results)
+    return found
 
 
 def _exponents(op: ir.Operation) -> set[int]:

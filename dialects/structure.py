@@ -8,7 +8,12 @@ from torch_mlir import ir
 
 from .unchanged import constant
 
-__all__ = ["structure"]
+__all__ = ["structure", "text_of"]
+
+
+def text_of(module: ir.Module) -> str:
+    """`str(module)` of a module that has been verified: that would ask all verifiers again before it writes."""
+    return module.operation.get_asm(assume_verified=True)
 
 
 @constant

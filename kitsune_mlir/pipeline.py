@@ -21,6 +21,7 @@ from kitsune_mlir import tuning
 from kitsune_mlir.cache.compiled import kept_or_compiled
 from kitsune_mlir.calling_convention import memory_layouts, signature_of
 from kitsune_mlir.cheaper_plans import SPILLED, Planning, report
+from kitsune_mlir.dialects.structure import text_of
 from kitsune_mlir.dialects.unchanged import lasting
 from kitsune_mlir.errors import ArgumentError, AssemblyTimeout, BrokenOffer, TargetError
 from kitsune_mlir.frontend import ImportedModel, export_model, opened
@@ -126,7 +127,7 @@ def _compiled(imported: ImportedModel, machine: Target, options: Options, phases
         planning, remarks, listener = replace(planning, times=times), [], options.on_remark
         heard = replace(options, on_remark=remarks.append if listener else None)
         again = plan(imported, machine, heard, planning, phases)
-        if str(again.module) == str(stages.module):
+        if text_of(again.module) == text_of(stages.module):
             break
         if listener is not None:
             for remark in remarks:
@@ -217,9 +218,9 @@ def program_of(imported: ImportedModel, code: Code, phases: Phases | None = None
     summary = {**stages.summary, **code.summary, "seconds": {name: round(value, 3) for name, value in seconds.items()}}
     if replanned:
         summary["replanned"] = list(replanned)
-    texts = {"linalg": str(imported.module), "stages": str(stages.module)}
+    texts = {"linalg": text_of(imported.module), "stages": text_of(stages.module)}
     if code.tiles.computes:
-        texts |= {"tiles": str(code.tiles.module), **code.forms}
+        texts |= {"tiles": text_of(code.tiles.module), **code.forms}
     return Program(
         code.machine.chip or code.machine.name,
         signature_of(imported, *memory_layouts(stages.module, "main"), code.tiles.program),

@@ -19,7 +19,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.attention.tiles import JOINED_ROWS
 from kitsune_mlir.dialects.attention import Attention, Operand, read_attention
-from kitsune_mlir.dialects.attention_gradient import Gradient, between, read_attention_gradient
+from kitsune_mlir.dialects.attention_gradient import Gradient, between, read_attention_gradient, sums_of_products
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import defining_op, is_contraction
 from kitsune_mlir.dialects.verify import walk
@@ -138,7 +138,8 @@ class FuseAttention(Pass):
         number = 0
         with module.context, ir.Location.unknown():
             contractions = [op for op in walk(module) if is_contraction(op)]
-            wanted = {hash(found.product) for op in contractions if (found := self._taken(op, contractions)) and found.made}
+            sums = sums_of_products(walk(module))
+            wanted = {hash(found.product) for op in sums if (found := self._taken(op, contractions)) and found.made}
             logarithms: dict[int, tuple[ir.Operation, ir.Value]] = {}
             for op in contractions:
                 try:
@@ -154,7 +155,7 @@ class FuseAttention(Pass):
                 if left is not None:
                     logarithms[hash(attention.product)] = (attention.product, left)
                 number += 1
-            for op in contractions:
+            for op in sums:
                 number += self._write_gradients(op, contractions, logarithms, number)
         if number:
             run_upstream(module, "canonicalize,cse")

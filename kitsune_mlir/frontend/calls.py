@@ -18,6 +18,8 @@ from torch._C import DispatchKey
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
+from kitsune_mlir.frontend.dead_code import drop_dead
+
 __all__ = ["decompose_calls", "decompose_kernels"]
 
 
@@ -55,7 +57,7 @@ def decompose_calls(
         return False
     for node, call in places:
         _put(node, call)
-    program.graph.eliminate_dead_code()
+    drop_dead(program.graph)
     return True
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from kitsune_mlir.frontend import prepare
+from kitsune_mlir.frontend.dead_code import drop_dead
 from kitsune_mlir.frontend.imported import dtype_name
 from kitsune_mlir.frontend.source import target_name
 from kitsune_mlir.runtime.derived import CASTS, FACTORIES, OPERATORS, VIEWS
@@ -71,7 +72,7 @@ def derive_weights(
         name = names_of[max(names_of, key=_bytes)] + ".derived"
         names[place.name] = name + "_" * sum(known.rstrip("_") == name for known in names.values())
         recipes[place.name] = recipe
-    graph.eliminate_dead_code()
+    drop_dead(graph)
     return recipes
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from kitsune_mlir.errors import FrontendError
+from kitsune_mlir.frontend.dead_code import drop_dead
 from kitsune_mlir.frontend.dtypes import widened
 from kitsune_mlir.frontend.own_operators import define, implement
 from kitsune_mlir.frontend.source import origin_of_node, target_name
@@ -56,7 +57,7 @@ def name_equal_bags(graph: fx.Graph) -> None:
         for user in used:
             bags.meta = dict(user.meta)
             user.replace_all_uses_with(bags)
-    graph.eliminate_dead_code()
+    drop_dead(graph)
 
 
 def _size(given: dict[str, Any]) -> int | None:

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from kitsune_mlir.errors import FrontendError
+from kitsune_mlir.frontend.dead_code import drop_dead
 from kitsune_mlir.frontend.source import origin_of_node, target_name
 
 __all__ = ["drop_empty"]
@@ -49,7 +50,7 @@ def drop_empty(graph: fx.Graph) -> None:
                 operator=target_name(node),
                 location=origin_of_node(node),
             )
-    graph.eliminate_dead_code()
+    drop_dead(graph)
 
 
 def _evaluate(node: fx.Node) -> int | float | bool:

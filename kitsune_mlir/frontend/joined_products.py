@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from kitsune_mlir.frontend.dead_code import drop_dead
 from kitsune_mlir.frontend.prepare import call_with_value
 
 __all__ = ["join_products"]
@@ -44,7 +45,7 @@ def join_products(graph: fx.Graph) -> None:
                 continue
         node.replace_all_uses_with(made)
         graph.erase_node(node)
-    graph.eliminate_dead_code()
+    drop_dead(graph)
 
 
 def _matrix(node: fx.Node, only: bool = False) -> Matrix:

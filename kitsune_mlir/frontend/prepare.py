@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch_mlir.extras.fx_as_strided import rewrite_as_strided
 
 from kitsune_mlir.errors import DynamicShapeError, FrontendError
+from kitsune_mlir.frontend.dead_code import drop_dead
 from kitsune_mlir.frontend.source import origin_of_node, target_name
 
 __all__ = [
@@ -71,7 +72,7 @@ def remove_bookkeeping(graph: fx.Graph) -> None:
         elif packet in (aten.alias, aten.detach, aten.lift_fresh_copy, aten.clone) and _same_layout(node):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
-    graph.eliminate_dead_code()
+    drop_dead(graph)
 
 
 def _same_layout(node: fx.Node) -> bool:
@@ -179,7 +180,7 @@ def fold_index_lists(graph_module: fx.GraphModule) -> None:
                 constant = graph.get_attr(name)
             constant.meta = dict(node.meta)
             node.replace_all_uses_with(constant)
-    graph.eliminate_dead_code()
+    drop_dead(graph)
 
 
 def drop_restatements(graph: fx.Graph) -> None:

@@ -12,6 +12,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend import prepare
 from kitsune_mlir.frontend.aten import TracedProgram
+from kitsune_mlir.frontend.dead_code import drop_dead
 from kitsune_mlir.frontend.derived import derive_weights
 from kitsune_mlir.frontend.empty import drop_empty
 from kitsune_mlir.frontend.imported import Argument, FixedInput, Result, dtype_name
@@ -126,7 +127,7 @@ class MainGraph:
             if isinstance(value, torch.Tensor) and value.numel() == 0:
                 empty = torch.empty(value.shape, dtype=value.dtype)
                 output.replace_input_with(node, prepare.add_constant(self.graph, weights, f"c_empty_{node.name}", empty))
-        self.graph.eliminate_dead_code()
+        drop_dead(self.graph)
 
     def _split_outputs(self, specs: Sequence[Any]) -> tuple[Result, ...]:
         """Leaves in the graph's output only the values that it computes, each once."""

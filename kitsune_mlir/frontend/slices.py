@@ -18,6 +18,7 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind, Tenso
 
 from kitsune_mlir.frontend import scatter_rows  # noqa: F401  (importing it defines the operator)
 from kitsune_mlir.frontend.aten import AtenProgram, TracedProgram
+from kitsune_mlir.frontend.dead_code import drop_dead
 from kitsune_mlir.frontend.prepare import call_with_value
 
 __all__ = ["put_slices", "put_traced_slices"]
@@ -162,7 +163,7 @@ def put_traced_slices(program: AtenProgram) -> None:
         node.replace_all_uses_with(put)
         program.graph.erase_node(node)
         spec.arg = TensorArgument(put.name)
-    program.graph.eliminate_dead_code()
+    drop_dead(program.graph)
 
 
 _SCATTERED = (aten.slice_scatter.default, aten.select_scatter.default)

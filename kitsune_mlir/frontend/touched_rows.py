@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from kitsune_mlir.frontend.dead_code import drop_dead
 from kitsune_mlir.frontend.prepare import call_with_value
 
 __all__ = ["keep_touched_rows"]
@@ -45,7 +46,7 @@ def keep_touched_rows(graph: fx.Graph) -> None:
             call = functools.partial(call_with_value, stack_trace=str(node.meta.get("stack_trace") or ""))
             node.replace_all_uses_with(_by_place(call, into, index, source))
         graph.erase_node(node)
-    graph.eliminate_dead_code()
+    drop_dead(graph)
 
 
 def _is_zero(node: Any) -> bool:

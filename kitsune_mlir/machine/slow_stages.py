@@ -107,7 +107,10 @@ def floor_seconds(work: Work, machine: Target) -> float:
 
 def seconds_and_floor(plan: Plan, machine: Target) -> tuple[float, float]:
     """Seconds that a task is predicted to take alone, and the least that its own bytes and operations take."""
-    work = work_of_task(plan.task, plan)
+    return _seconds_and_floor(work_of_task(plan.task, plan), machine)
+
+
+def _seconds_and_floor(work: Work, machine: Target) -> tuple[float, float]:
     blocks = machine.workers * (SPREAD if work.cycles else 1)  # its cycles are those of blocks that share a multiprocessor
     return stage_seconds(work, machine, blocks), floor_seconds(work, machine)
 
@@ -119,7 +122,7 @@ def slow_task(plan: Plan, declined: Iterable[Decline], machine: Target) -> SlowT
     take more than `FAR_ABOVE` times its floor.
     """
     task, work = plan.task, work_of_task(plan.task, plan)
-    seconds, floor = seconds_and_floor(plan, machine)
+    seconds, floor = _seconds_and_floor(work, machine)
     reasons = []
     if traits_of(plan.engine).catches_all:
         others = "; ".join(f"{decline.engine}: {decline.reason}" for decline in declined)

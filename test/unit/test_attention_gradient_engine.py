@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from typing import Any
@@ -16,7 +17,11 @@ from kitsune_mlir.codegen.gpu.engines.attention.gradient_engine import Attention
 from kitsune_mlir.codegen.gpu.engines.attention.gradient_plan import GradientPlan
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.attention_gradient import between, sums_of_products
+from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.products import is_contraction
 from kitsune_mlir.dialects.tile_reader import ProgramView
+from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.frontend.gradients.attention import attention_with_statistics
 from kitsune_mlir.passes.registry import PIPELINE
@@ -65,6 +70,32 @@ def errors(model: nn.Module, args: tuple[Tensor, ...], exact: list[Tensor]) -> l
 
 
 # --- what is recognised, and that it is the same computation ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", todays([name for name in TRAINED if name not in ("many", "keys_1000", "keys_1000_causal")], 2))
+def test_sums_are_found_in_one_walk(name: str) -> None:
+    """No contraction that the search behind each of them takes is left out."""
+    case = TRAINED[name]
+    module = import_model(model_of(case), tuple(trained_inputs(case, "cpu").values()), {}, context=new_context()).module
+    before = PIPELINE[: PIPELINE.index("kitsune-fuse-attention")]
+    run_pipeline(module, f"builtin.module({','.join(before)})", target="sm_90a")
+    with module.context, ir.Location.unknown():
+        found = sums_of_products(walk(module.operation))
+        searched = []
+        for op in filter(is_contraction, walk(module.operation)):
+            with contextlib.suppress(MatchFailure):
+                if between(op).slope is not None:
+                    searched.append(op)
+    assert searched and {hash(op) for op in searched} <= {hash(op) for op in found}
+
+
+def test_layers_without_gradients_have_no_such_sums() -> None:
+    model = nn.Sequential(*(nn.TransformerEncoderLayer(32, 2, 64, batch_first=True) for _ in range(2))).eval()
+    module = import_model(model, (torch.randn(1, 8, 32),), {}, context=new_context()).module
+    run_pipeline(module, "builtin.module(kitsune-normalize)", target="sm_90a")
+    with module.context, ir.Location.unknown():
+        assert sum(map(is_contraction, walk(module.operation))) >= 8
+        assert not sums_of_products(walk(module.operation))
 
 
 @pytest.mark.parametrize("name", todays([name for name in TRAINED if name not in ("many", "keys_1000", "keys_1000_causal")], 6))

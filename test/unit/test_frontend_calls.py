@@ -6,10 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from bench.whole_models import layers
 from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend import calls, export, import_model
+from kitsune_mlir.frontend.dead_code import drop_dead
 from kitsune_mlir.frontend.functional import make_functional
 from test.oracles.upstream import check
 
@@ -160,3 +162,37 @@ def test_uses_before_and_after_a_change():
         return before, y, y.view(-1).relu_()
 
     check(model, (ROWS.clone(),))
+
+
+class Unread(nn.Module):
+    """Has results that nobody reads, random numbers and a change among them."""
+
+    def forward(self, x):
+        x.sin().cos()
+        torch.rand_like(x)
+        kept = x + 1
+        kept.mul_(2)
+        kept.exp()
+        return kept, x.relu()
+
+
+def test_dead_code_is_what_torch_says_it_is():
+    graphs = [torch.export.export(Unread(), (torch.randn(3),)).graph for _ in range(2)]
+    before = len(graphs[0].nodes)
+    drop_dead(graphs[0])
+    graphs[1].eliminate_dead_code()
+    names = [[node.name for node in graph.nodes] for graph in graphs]
+    assert names[0] == names[1] and len(names[0]) < before
+    assert {"rand_like", "mul_"} <= set(names[0])
+
+
+def test_dead_code_of_graphs_inside_goes_too():
+    def branch(x):
+        return torch.cond(x.sum() > 0, lambda y: (y.sin(), y.cos())[1], lambda y: y + 1, (x,))
+
+    graphs = [make_fx(branch)(torch.randn(3)) for _ in range(2)]
+    inside = [[len(child.graph.nodes) for child in graph.children()] for graph in graphs]
+    drop_dead(graphs[0].graph)
+    graphs[1].graph.eliminate_dead_code()
+    after = [[len(child.graph.nodes) for child in graph.children()] for graph in graphs]
+    assert after[0] == after[1] and sum(after[0]) < sum(inside[0])

@@ -18,6 +18,7 @@ from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision
 from kitsune_mlir.codegen.gpu.kernel.task_equality import launch_key
 from kitsune_mlir.codegen.gpu.lower import Emitted, each_launch, replace_program
+from kitsune_mlir.dialects.structure import text_of
 from kitsune_mlir.dialects.tile_reader import ProgramView, program_functions
 from kitsune_mlir.dialects.unchanged import lasting
 from kitsune_mlir.errors import AssemblyTimeout, CompileError, TargetError
@@ -194,7 +195,7 @@ def _emitted(
         alone.operation.verify()
     except ir.MLIRError as error:
         raise CompileError(f"kernel '{name}' is invalid: {error}") from error
-    gpu_ir = str(alone)
+    gpu_ir = text_of(alone)
     finalize(alone.operation)
     text = to_text(emitted.op)
     return _Kernel(name, emitted, gpu_ir, text.llvm_ir, assembling.submit(text))
