@@ -1,11 +1,12 @@
 """Sizes that change, through torch.compile(dynamic=True), beside code that is compiled for each of them.
 
-    python -m bench.sizes [CASE...] [--device cpu] [--sizes 40] [--timed 6] [--json FILE]
+    python -m bench.sizes [CASE...] [--device cpu] [--sizes 40] [--timed 6] [--kept] [--prepare] [--json FILE]
 
 Each model is called with rows drawn evenly in their logarithm; every result is compared with float64. Then, at some of these
 sizes, a call is timed, in turns: the one compiled model, one that was compiled for that size alone, eager. Caches on disk are
-off. On the host it is the least time, on one thread; on a GPU the median by the device's events, of calls, and of replays of a
-CUDA graph of each: what the device needs, copies of padded inputs among it.
+off, but with `--kept`; with `--prepare` they are filled, and nothing is timed. On the host it is the least time, on one thread;
+on a GPU the median by the device's events, of calls, and of replays of a CUDA graph of each: what the device needs, copies of
+padded inputs among it.
 """
 
 from __future__ import annotations
@@ -107,19 +108,20 @@ def drawn(count: int, most: int, seed: int = 0) -> list[int]:
 
 
 @torch.no_grad()
-def measure(name: str, device: str, count: int, timed: int) -> dict[str, Any]:
-    """One case: programs that were compiled, the largest error beside eager's, microseconds by size."""
+def measure(name: str, device: str, count: int, timed: int, kept: bool = False, prepare: bool = False) -> dict[str, Any]:
+    """One case: programs that were compiled, the largest error beside eager's, microseconds by size (none with `prepare`)."""
     from kitsune_mlir.dynamo import kitsune
     from kitsune_mlir.dynamo.backend import compiled_graph
     from kitsune_mlir.dynamo.graph_options import options_of_backend
     from kitsune_mlir.dynamo.report import GraphReport
 
     torch.manual_seed(0)
+    random.seed(0)
     torch._dynamo.reset()
     make, inputs, most = CASES[name]
     model = make().eval().to(device)
     wide = copy.deepcopy(model).double()
-    options = {"threads": 1, "cache": False, "guard": False}
+    options = {"threads": 1, "cache": kept, "guard": False}
     graphs: list[GraphReport] = []
     asked = options_of_backend(None, options)
     fast = torch.compile(
@@ -138,6 +140,9 @@ def measure(name: str, device: str, count: int, timed: int) -> dict[str, Any]:
         alone = torch.compile(apart(copy.deepcopy(model)), backend=kitsune, options=options, dynamic=False)
         functions = {"any size": fast, "this size": alone, "eager": model}
         calls = {key: functools.partial(function, *args) for key, function in functions.items()}
+        if prepare:
+            alone(*args)
+            continue
         if device == "cpu":
             found = {key: value["least"] for key, value in host.milliseconds(calls, 0.2).items()}
         else:
@@ -153,7 +158,7 @@ def measure(name: str, device: str, count: int, timed: int) -> dict[str, Any]:
         "error": error,
         "eager_error": eager_error,
         "microseconds": times,
-        **ratios(times),
+        **(ratios(times) if times else {}),
         **device_time,
     }
 
@@ -180,6 +185,8 @@ def main() -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     parser.add_argument("--sizes", type=int, default=40)
     parser.add_argument("--timed", type=int, default=6)
+    parser.add_argument("--kept", action="store_true", help="keep programs on disk, and take them from there")
+    parser.add_argument("--prepare", action="store_true", help="compile all, and time nothing")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -189,8 +196,9 @@ def main() -> int:
     record.begin({"environment": about, "command": f"python -m bench.sizes --device {given.device}"})
     good = True
     for name in given.cases or CASES:
-        answer = measure(name, given.device, given.sizes, given.timed)
-        record.add(answer)
+        answer = measure(name, given.device, given.sizes, given.timed, given.kept, given.prepare)
+        if not given.prepare:
+            record.add(answer)
         print(json.dumps(answer, ensure_ascii=False), flush=True)
         good &= answer["error"] <= 2 * answer["eager_error"] + 1e-6 and len(answer["programs"]) <= 3
     return 0 if good else 1
