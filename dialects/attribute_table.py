@@ -176,9 +176,9 @@ ATTRIBUTES = (
     AttributeSpec(VALID_ROWS, (RESULT, PROGRAM), "array<i64: ...>", "the importer, " + MATERIALIZE, CODE,
         "The argument, an i64, that says how many rows of the result are valid, and how many rows it is long along its "
         "outermost dimension (a row may be several elements); of a tile program these two for each result, or -1 and -1.", -1),
-    AttributeSpec(COUNTED, ("tm_tensor.scatter",), "array<i64: ...>", "the importer", CODE,
-        "The argument, an i64, that says how many rows are put somewhere, and how many there are: the others change nothing, "
-        "so they need not be read.", 0),
+    AttributeSpec(COUNTED, ("tm_tensor.scatter", "kitsune.atomic_scatter"), "array<i64: ...>", "the importer, " + MATERIALIZE,
+        CODE, "The argument, an i64, that says how many rows are put somewhere, and how many there are: the others change "
+        "nothing, so they need not be read.", 0),
     AttributeSpec(LIVE, WORKER, "array<i64: ...>", CODE, "the runtime",
         "For each task of which a call may leave out tiles: the word of the control block that says how many, the length of "
         "the grid along the dimension from whose end they are left out, how many counts decide, and for each count its "

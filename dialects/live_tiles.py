@@ -4,7 +4,8 @@ A program that is compiled for up to N rows is called for n of them (`kitsune.va
 n is nobody's. A tile then matters if it writes something that a valid row is made of. Looked at backwards, from results over
 the reads of tiles that matter to the tiles that write what is read, that gives each tile a *threshold*: it matters in calls
 with more rows than that. Tiles of a task are left out along one dimension of its grid, from its end. Everything else stays as
-it is: a tile that is left out waits and posts like any other, so a proof of progress holds for every number of rows.
+it is: a tile that is left out waits and posts like any other, so a proof of progress holds for every number of rows. Rows that
+are put at others by atomics and counted (`kitsune.counted_rows`) matter as far as their count.
 
 The counts themselves are arguments of the program, so one call may have several, such as nodes and edges. Rows that are added
 at others (`kitsune.counted_rows`) are read as far as their count, and change nothing behind it.
@@ -136,7 +137,8 @@ class _Needed:
             if access.kind == "write":
                 continue
             region = access.region
-            if access.counted is not None:  # whoever else needs them, needs them in calls with as many rows
+            if access.counted is not None and access.kind == "read":
+                # Whoever else needs them, needs them in calls with as many rows.
                 count, rows = access.counted
                 each = np.arange(rows)
                 end = int(region.start.min()) + (each + 1) * region.length // rows
@@ -179,13 +181,17 @@ def _need_results(needed: _Needed, program: Program, results: tuple[tuple[int, i
 def _live(task: Task, needed: _Needed) -> LiveTiles | None:
     """What of a task matters; None where everything does, always."""
     writes = [access for access in task.accesses if access.kind == "write"]
-    if not writes or any(access.kind == "atomic" for access in task.accesses) or not task.extents:
+    updates = [access for access in task.accesses if access.kind == "atomic"]
+    if not (writes or updates) or any(access.first is None for access in updates) or not task.extents:
         return None
     found: dict[int, Array] = {}
     for count in needed.counts:
         least = np.full([1] * len(task.extents), NEVER, np.int64)
         for access in writes:  # of what a last tile that is shifted back writes again, the first writer decides
             least = np.minimum(least, needed.of(count, access.region.owned()))
+        for access in updates:
+            if access.first is not None and access.counted is not None and access.counted[0] == count:
+                least = np.minimum(least, access.first)
         if (least != NEVER).any():
             found[count] = least
     if not found or any((each == ALWAYS).all() for each in found.values()):

@@ -176,7 +176,10 @@ class _Reader:
             exact = region.exact and op.name != "memref.store"
             named = self._rows_of(op) if kind == "read" and task.row_waits else None
             counted = self._counted_rows(op) if kind == "read" and region.sizes == region.shape else None
-            task.accesses.append(Access(op, task.number, kind, replace(region, offsets=offsets, exact=exact), named, counted))
+            first = self._first_row(op) if op.name == "kitsune.atomic_scatter" and COUNTED in op.attributes else None
+            counted = counted if first is None else self._count(op)
+            region = replace(region, offsets=offsets, exact=exact)
+            task.accesses.append(Access(op, task.number, kind, region, named, counted, first))
 
     def _rows_of(self, load: ir.Operation) -> tuple[Rows, ...] | None:
         """The rows of what a load reads that its users read; None where they are not known to be named by inputs."""
@@ -199,15 +202,31 @@ class _Reader:
         found = set()
         for use in load.results[0].uses:
             user = use.owner.operation
-            if COUNTED not in user.attributes or use.operand_number > 1:  # the third is what rows are put into
-                return None
-            number, rows = ir.DenseI64ArrayAttr(user.attributes[COUNTED])
-            if number >= self.declared.inputs or str(self.declared.block.arguments[number].type) != "memref<i64>":
-                raise MalformedProgram(user, f"counts rows by argument {number}, which is no i64 that the program is given")
+            if COUNTED not in user.attributes or user.name != "tm_tensor.scatter" or use.operand_number > 1:
+                return None  # the third is what rows are put into; other operations look at all
+            number, rows = self._count(user)
             if rows != shape_of(user.operands[0])[0]:
                 raise MalformedProgram(user, f"counts {rows} rows, and has {shape_of(user.operands[0])[0]}")
             found.add((number, rows))
         return found.pop() if len(found) == 1 else None
+
+    def _count(self, op: ir.Operation) -> tuple[int, int]:
+        """The argument that says how many of an operation's rows there are, and how many there may be."""
+        number, rows = ir.DenseI64ArrayAttr(op.attributes[COUNTED])
+        if number >= self.declared.inputs or str(self.declared.block.arguments[number].type) != "memref<i64>":
+            raise MalformedProgram(op, f"counts rows by argument {number}, which is no i64 that the program is given")
+        return number, rows
+
+    def _first_row(self, scatter: ir.Operation) -> Array | None:
+        """The number of the first row that each tile of a `kitsune.atomic_scatter` has, by where its indices lie; None where
+        that is not known."""
+        op = defining_op(scatter.operands[1])
+        while op is not None and op.name in ("tensor.expand_shape", "tensor.collapse_shape"):
+            op = defining_op(op.operands[0])
+        region = self._region(op.operands[0]) if op is not None and op.name == "bufferization.to_tensor" else None
+        if region is None or not region.exact or any(size != 1 for size in region.sizes[1:]):
+            return None
+        return region.offsets[0] - region.offsets[0].min()
 
     def _elements(self, tensor: ir.Value) -> Rows | None:
         """The range of an input's elements, seen flat, in which a tensor of a task lies; None where it is no part of one."""

@@ -105,7 +105,8 @@ class Access:
     """A read, write or atomic update of memory by every tile of task number `task`.
 
     Of what is read by index only the rows `named` are, where inputs say which; None where that is not known. Of rows that an
-    argument counts (`kitsune.counted_rows`) the others are not read: `counted` is its number, and how many rows there are.
+    argument counts (`kitsune.counted_rows`) the others are not read: `counted` is its number, and how many rows there are. An
+    atomic update puts row `first` somewhere and later ones: none, where no more are counted.
     """
 
     op: ir.Operation
@@ -114,6 +115,7 @@ class Access:
     region: Region
     named: tuple[Rows, ...] | None = None
     counted: tuple[int, int] | None = None
+    first: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """Rows put into others at indices as loops, for code that is lowered by upstream.
 
 `kitsune.atomic_scatter` is a loop over its elements with an atomic operation each, `kitsune.ordered_scatter` a loop over rows
-in order, and so is a `tm_tensor.scatter` of rows that an argument counts, which ends at the count.
+in order, and so is a `tm_tensor.scatter` of rows that an argument counts, which ends at the count, where that can be read.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def expand_scatters(function: ir.Operation, counts: Mapping[int, ir.Value] | Non
     """Replace each `kitsune.atomic_scatter` of a function by a parallel loop, `kitsune.ordered_scatter` by one in order.
 
     Args:
-        counts: memrefs of arguments that count rows, by number.
+        counts: memrefs of arguments that count rows, by number; of others all rows are looked at.
     """
-    for op in [op for op in walk(function) if counts and COUNTED in op.attributes]:
+    for op in [op for op in walk(function) if op.name == "tm_tensor.scatter" and COUNTED in op.attributes]:
         with ir.InsertionPoint(op), op.location:
             op.results[0].replace_all_uses_with(_as_far_as_counted(op, counts or {}))
         op.erase()
@@ -58,14 +58,15 @@ def _as_index(place: ir.Value) -> ir.Value:
 
 
 def _as_far_as_counted(op: ir.Operation, counts: Mapping[int, ir.Value]) -> ir.Value:
-    """A `tm_tensor.scatter` as a loop over the rows that are counted."""
+    """A `tm_tensor.scatter` as a loop over the rows that are counted; the places of others are not in the result."""
     updates, indices, start = list(op.operands)
     argument, rows = ir.DenseI64ArrayAttr(op.attributes[COUNTED])
-    count = arith.maxsi(_as_index(memref.load(counts[argument], [])), _index(0))
+    end = _index(rows)
+    if argument in counts:
+        end = arith.minsi(arith.maxsi(_as_index(memref.load(counts[argument], [])), _index(0)), end)
     body = [inner.operation.name for inner in op.regions[0].blocks[0].operations]
-    kind = next(kind for kind, name in COMBINING.items() if name == body[0])
-    updates, indices = _without_one(updates), _without_one(indices)
-    return _in_order(start, updates, indices, _index(0), kind, arith.minsi(count, _index(rows)))
+    kind = next((kind for kind, name in COMBINING.items() if name == body[0]), ASSIGN)
+    return _in_order(start, _without_one(updates), _without_one(indices), _index(0), kind, end)
 
 
 def _without_one(value: ir.Value) -> ir.Value:

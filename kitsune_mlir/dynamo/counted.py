@@ -21,7 +21,7 @@ from kitsune_mlir.frontend.dtypes import NARROW, widened
 from kitsune_mlir.frontend.rows import Axis, Rows
 from kitsune_mlir.frontend.rows.axes import expression, size_at, sizes_of
 from kitsune_mlir.frontend.rows.rules import REDUCTIONS
-from kitsune_mlir.frontend.scatter_rows import counted
+from kitsune_mlir.frontend.scatter_rows import Counted, counted
 
 __all__ = ["CountedRun"]
 
@@ -294,20 +294,24 @@ def _put_rows(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:
     along = 0 if own or n.target in (aten.index_add.default, aten.index_copy.default) else dim
     axis = axes[along] if axes else Axis()
     kind = str(args[3]) if own else _KINDS.get(n.target) or str(args[4])  # type: ignore[arg-type]
+    into = run.axes(n.args[0])
+    there = _inside(run, n.args[at], index, into[dim] if into else Axis())
+    until = _counted_rows(run, axis if dim == 0 else Axis())
+    if until is not None:
+        with until as rows:
+            result = n.target(*args[:at], there, source, *args[at + 2 :], **kwargs)  # type: ignore[operator]
+        if rows.used and all(rows.used):
+            return result
     if kind in ("sum", "prod"):
         shape = [-1 if n == dim else 1 for n in range(source.ndim)]
         if run.padded(axis):
             source = torch.where(run.valid(axis, source.device).view(shape), source, _filler(source, int(kind == "prod")))
     else:
         source = run.last_again(source, dim, axis) if isinstance(source, Tensor) else source
-        index = run.last_again(index, along, axis)
-    into = run.axes(n.args[0])
-    index = _inside(run, n.args[at], index, into[dim] if into else Axis())
-    until = _counted_rows(run, axis if dim == 0 and kind in ("sum", "prod") else Axis(), args[0].device)
-    if kind in ("sum", "prod") and until is None and run.padded(axis):
-        index = _spread(index, along, run.valid(axis, index.device), args[0].shape[dim])
-    with until or contextlib.nullcontext():
-        return n.target(*args[:at], index, source, *args[at + 2 :], **kwargs)  # type: ignore[operator]
+        there = _inside(run, n.args[at], run.last_again(index, along, axis), into[dim] if into else Axis())
+    if kind in ("sum", "prod") and run.padded(axis):
+        there = _spread(there, along, run.valid(axis, index.device), args[0].shape[dim])
+    return n.target(*args[:at], there, source, *args[at + 2 :], **kwargs)  # type: ignore[operator]
 
 
 def _spread(index: Tensor, dim: int, valid: Tensor, size: int) -> Tensor:
@@ -318,9 +322,9 @@ def _spread(index: Tensor, dim: int, valid: Tensor, size: int) -> Tensor:
     return torch.where(valid.view(shape), index, places.view(shape))
 
 
-def _counted_rows(run: CountedRun, axis: Axis, device: torch.device) -> contextlib.AbstractContextManager[None] | None:
-    """Tells scatters of rows along a dimension how many are valid; None where code cannot stop there."""
-    if len(axis.factors) != 1 or not axis.factors[0].is_Symbol or not run.padded(axis) or device.type != "cpu":
+def _counted_rows(run: CountedRun, axis: Axis) -> contextlib.AbstractContextManager[Counted] | None:
+    """Tells scatters of rows along a dimension how many are valid; None where no input is that number."""
+    if len(axis.factors) != 1 or not axis.factors[0].is_Symbol or not run.padded(axis):
         return None
     return counted(run.counts[str(axis.factors[0])], run.size(axis.size))
 

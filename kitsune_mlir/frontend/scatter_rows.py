@@ -6,6 +6,7 @@ element. So its lowering stands here, before torch-mlir's.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,10 +17,10 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects.attribute_table import COUNTED
 from kitsune_mlir.dialects.scatter_kinds import ASSIGN, COMBINING
-from kitsune_mlir.dialects.sizes import HALF_TYPES
+from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend.own_operators import define, implement, lowering
 
-__all__ = ["counted", "name_counts", "scatter_rows"]
+__all__ = ["Counted", "counted", "name_counts", "scatter_rows"]
 
 define(
     "scatter_rows(Tensor x, Tensor index, Tensor source, str reduce, str count='') -> Tensor",
@@ -38,8 +39,13 @@ def _put(x: Tensor, index: Tensor, source: Tensor, reduce: str, count: object = 
     return x.index_add(0, index, source) if reduce == "sum" else x.index_reduce(0, index, source, reduce)
 
 
+def _put_counted(x: Tensor, index: Tensor, source: Tensor, reduce: str, count: Tensor) -> Tensor:
+    n = max(int(count), 0)
+    return _put(x, index[:n], source[:n], reduce)
+
+
 implement("scatter_rows", _put)
-implement("scatter_counted_rows", _put)
+implement("scatter_counted_rows", _put_counted)
 
 _KINDS = {
     "sum": ("addf", "addi"),
@@ -61,34 +67,57 @@ def scatter_rows(x: Tensor, index: Tensor, source: Tensor, reduce: str) -> Tenso
         reduce: `sum`, `prod`, `amax`, `amin` (of floats, i32 and i64), or `set` of any type.
     """
     known = _counted.get()
-    if known is not None and reduce in ("sum", "prod") and source.shape[0] == known[1]:
-        return torch.ops.kitsune.scatter_counted_rows(x, index, source, reduce, known[0])
-    return torch.ops.kitsune.scatter_rows(x, index, source, reduce)
+    if known is not None:
+        known.used.append(source.shape[0] == known.rows)
+    if known is None or not known.used[-1]:
+        return torch.ops.kitsune.scatter_rows(x, index, source, reduce)
+    there = torch.arange(known.rows, device=index.device) < known.count
+    # A place behind the last one: code that looks at the other rows leaves them out.
+    index = torch.where(there, index, torch.full([], x.shape[0], dtype=index.dtype, device=index.device))
+    return torch.ops.kitsune.scatter_counted_rows(x, index, source, reduce, known.count)
 
 
-_counted: ContextVar[tuple[Tensor, int] | None] = ContextVar("counted rows", default=None)
+@dataclasses.dataclass
+class Counted:
+    """Rows of which the first `count` (an i64 without dimensions) are put somewhere; `used` says of each scatter whether it has
+    as many rows."""
+
+    count: Tensor
+    rows: int
+    used: list[bool] = dataclasses.field(default_factory=list)
+
+
+_counted: ContextVar[Counted | None] = ContextVar("counted rows", default=None)
 
 
 @contextmanager
-def counted(count: Tensor, rows: int) -> Iterator[None]:
-    """While it is entered, sums and products of so many rows are made with ones that change nothing behind the first `count`.
+def counted(count: Tensor, rows: int) -> Iterator[Counted]:
+    """While it is entered, of so many rows only the first `count` are put somewhere; scatters of other numbers put all.
 
     Args:
         count: an i64 without dimensions.
     """
-    token = _counted.set((count, rows))
+    known = Counted(count, rows)
+    token = _counted.set(known)
     try:
-        yield
+        yield known
     finally:
         _counted.reset(token)
 
 
 def name_counts(graph: fx.Graph) -> None:
-    """Say of scatters of counted rows which of the graph's inputs the count is, in place: by its name, where it is one."""
+    """Say of scatters of counted rows which of the graph's inputs the count is, in place: by its name.
+
+    Raises:
+        FrontendError: it is none.
+    """
     for node in graph.find_nodes(op="call_function", target=torch.ops.kitsune.scatter_counted_rows.default):
         *args, count = node.args
+        if count.op != "placeholder":
+            reason = f"rows are counted by '{count.name}', which is no input of the graph"
+            raise FrontendError(reason, operator="kitsune.scatter_counted_rows.default")
         node.target = torch.ops.kitsune.scatter_rows.default
-        node.args = (*args, count.name) if count.op == "placeholder" else tuple(args)
+        node.args = (*args, count.name)
 
 
 @lowering("scatter_rows")
@@ -104,7 +133,7 @@ def _lowered(op: ir.Operation, tensors: list[ir.Value]) -> ir.Value:
         "operandSegmentSizes": ir.DenseI32ArrayAttr.get([2, 1]),
     }
     name = ir.StringAttr(op.operands[4].owner.attributes["value"]).value if len(op.operands) > 4 else ""
-    if name and str(element) not in HALF_TYPES:  # sums of those are made in f32, by code that looks at all rows
+    if name:
         attributes[COUNTED] = ir.StringAttr.get(name)
     operands = [_with_one(source, [rows, 1, *window]), _with_one(index, [rows, 1]), x]
     scatter = ir.Operation.create("tm_tensor.scatter", [x.type], operands, attributes, regions=1)

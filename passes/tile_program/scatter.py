@@ -14,7 +14,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, linalg, tensor
 
 from kitsune_mlir.dialects.access import shape_of, static_ints
-from kitsune_mlir.dialects.attribute_table import INTO
+from kitsune_mlir.dialects.attribute_table import COUNTED, INTO
 from kitsune_mlir.dialects.edges import producer_of, readers_of, stage_space, tile_sizes, trace_views
 from kitsune_mlir.dialects.iteration import is_reshape, root_of
 from kitsune_mlir.dialects.products import constant_fill, defining_op
@@ -33,7 +33,7 @@ class Scatter:
 
     `kind` says what becomes of what is there; `start` is the constant that fills `original` where the stage makes it itself.
     Where indices are a part of a tensor in memory (`edge_index[1]`), `indices` is that tensor, and `place` its first element
-    that is one of them; all lie side by side from there on.
+    that is one of them; all lie side by side from there on. `counted` is `kitsune.counted_rows`, where it says that.
     """
 
     updates: ir.Value
@@ -42,6 +42,7 @@ class Scatter:
     kind: str
     start: ir.Attribute | None = None
     place: int | None = None
+    counted: ir.Attribute | None = None
 
     @property
     def rows(self) -> int:
@@ -93,7 +94,8 @@ def scatter_of(stage: ir.Operation) -> Scatter | None:
         ASSIGNED_ELEMENTS if kind == ASSIGN else ATOMIC_ELEMENTS
     ):
         return None
-    return Scatter(updates, indices, original, kind, start, place)
+    counted = op.attributes[COUNTED] if COUNTED in op.attributes else None
+    return Scatter(updates, indices, original, kind, start, place, counted)
 
 
 def part_of(value: ir.Value) -> tuple[ir.Value, int | None]:
@@ -243,4 +245,7 @@ def emit_scatter(scatter: Scatter, rows: ir.Value, places: ir.Value, first: ir.V
     """Put the tensor `rows` into the memref `result` at the rows named by the tensor `places`, but for those before `first`."""
     if first is None:
         first = arith.constant(ir.IndexType.get(), 0)
-    return AtomicScatterOp(_as_rows(rows, result), places, first, result, ir.StringAttr.get(scatter.kind)).operation
+    made = AtomicScatterOp(_as_rows(rows, result), places, first, result, ir.StringAttr.get(scatter.kind)).operation
+    if scatter.counted is not None:
+        made.attributes[COUNTED] = scatter.counted
+    return made

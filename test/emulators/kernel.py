@@ -151,6 +151,11 @@ class KernelBlock(Block):
         if text.startswith(("ld.relaxed", "st.relaxed")):
             return self.relaxed(text, operands, mask)
         space, byte = self.machine.at(operands[0][mask])
+        if text.startswith("red.relaxed.gpu.global.add") and ".f32 " in text:
+            with self.machine.lock:
+                for number, value in enumerate(operands[1:]):
+                    np.add.at(space.data.view(np.float32), byte // 4 + number, value[mask])
+            return None
         at, words = byte // 4, space.data.view(np.int32)
         if text.startswith("red.release.gpu.global.add.u32"):
             with self.machine.lock:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from torch_mlir import ir, passmanager
 from torch_mlir.dialects import arith, bufferization, linalg, memref
 
-from kitsune_mlir.codegen.host.scatter_sums import widen_scatters
 from kitsune_mlir.dialects.deep import Steps, evaluate
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.verify import walk
@@ -54,7 +53,6 @@ def bufferize(module: ir.Operation) -> None:
     Raises:
         ir.MLIRError: an operation has no bufferization.
     """
-    widen_scatters(module)
     run_passes(module, PREPARE)
     for op in [o for o in walk(module) if o.name == "tensor.concat"]:
         _drop_empty_parts(op)

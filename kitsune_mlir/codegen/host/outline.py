@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
+from kitsune_mlir.codegen.host.scatter_sums import widen_scatters
 from kitsune_mlir.codegen.recurrence_loops import expand_recurrences
 from kitsune_mlir.codegen.scatter_loops import counts_read, expand_scatters
 from kitsune_mlir.dialects.cloning import clone_with
@@ -134,6 +135,7 @@ def _body_function(
                 clone_with(op.operation, mapping)
         with task.location:
             func.ReturnOp([])
+    widen_scatters(function.operation)
     expand_scatters(function.operation, {number: mapping[value] for number, value in counts.items()})
     expand_recurrences(function.operation)
     _drop_unused(entry)

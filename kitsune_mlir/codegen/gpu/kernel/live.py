@@ -108,11 +108,12 @@ class Endings:
 def counts_rows(program: ProgramView, options: KernelOptions) -> bool:
     """Whether calls of a program may leave out tiles: it has a count, and is one launch of one request by all blocks."""
     attributes = program.function.attributes
-    if VALID_ROWS not in attributes or {PDL_PRIMARY, PDL_SECONDARY} & {*attributes}:
+    if {PDL_PRIMARY, PDL_SECONDARY} & {*attributes} or options.requests > 1 or program.mode == "spatial":
         return False
-    if options.requests > 1 or program.mode == "spatial":
+    counted = [op.name for op in walk(program.function) if COUNTED in op.attributes]
+    if "tm_tensor.scatter" in counted:  # as a loop over rows it looks at all of them here
         return False
-    return not any(COUNTED in op.attributes for op in walk(program.function))  # what adds rows as far as a count reads all here
+    return VALID_ROWS in attributes or bool(counted)
 
 
 def endings(program: ProgramView, schedule: Schedule, options: KernelOptions) -> Endings:

@@ -39,7 +39,7 @@ class ScatterEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "scatter"
-    traits: ClassVar[Traits] = Traits(ENGINES["scatter"], row_updates="atomic")
+    traits: ClassVar[Traits] = Traits(ENGINES["scatter"], row_updates="atomic", ends_early=True)
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         scatter = _read(task)
