@@ -3,8 +3,10 @@
     python -m bench.window_cost [--json FILE]
 
 The check is of entries with ten ranges (of whole tensors: eight read, two written) in a window that is full, of 32 and of 128
-entries: an append and the retirement of the oldest entry. The append is of a program of two inputs and one result, run by
-nobody meanwhile. Least of several rounds, on one thread. (ACS, arXiv 2401.12377, has 1.64 us for 32 entries of ten ranges.)
+entries: an append and the retirement of the oldest entry, called from Python; compiled ("hazards"), compiled where all but the
+pointers is known, as it is of programs ("placed"), and in Python ("python"). The append is of a program of two inputs and one
+result, run by nobody meanwhile. Least of several rounds, on one thread. (ACS, arXiv 2401.12377, has 1.64 us for 32 entries of
+ten ranges.)
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from bench.records import Record
 from bench.timing import commit_of
 from kitsune_mlir.runtime.timer import device_name
+from kitsune_mlir.windows.compiled_hazards import CompiledHazards, Placed, Places
 from kitsune_mlir.windows.hazards import READ, WRITE, Hazards
 
 ROUNDS, COUNT = 9, 2000
@@ -37,9 +41,14 @@ def streams(tensors: int = 400) -> list[list[tuple[int, int, int]]]:
     return entries
 
 
-def hazard_check(make: Callable[[int], Hazards], size: int) -> float:
+def hazard_check(make: Callable[[int], Hazards | CompiledHazards], size: int, placed: bool = False) -> float:
     """Microseconds of an append, retirement of the oldest entry included."""
-    entries, best = streams(), float("inf")
+    entries: list[Any] = streams()
+    best = float("inf")
+    if placed:
+        modes = [mode for _, _, mode in entries[0]]
+        places = Places([(n, 0, 4000, mode) for n, mode in enumerate(modes)], SEGMENTS)
+        entries = [Placed(places, tuple(low for low, _, _ in ranges)) for ranges in entries]
     for _ in range(ROUNDS):
         hazards = make(size)
         for ranges in entries[:size]:
@@ -82,10 +91,12 @@ def main() -> None:
     asked = parser.parse_args()
     record = Record.open(asked.json)
     record.begin({"command": "python -m bench.window_cost", "commit": commit_of(), "device": device_name("cpu")})
-    for size in (32, 128):
-        cost = round(hazard_check(Hazards, size), 2)
-        print(f"hazards, {size} entries of {SEGMENTS} ranges: {cost} us an entry")
-        record.add({"case": f"hazards {size}", "ok": True, "microseconds": cost})
+    kinds = {"hazards": (CompiledHazards, False), "placed": (CompiledHazards, True), "python": (Hazards, False)}
+    for kind, (make, placed) in kinds.items():
+        for size in (32, 128):
+            cost = round(hazard_check(make, size, placed), 2)
+            print(f"{kind}, {size} entries of {SEGMENTS} ranges: {cost} us an entry")
+            record.add({"case": f"{kind} {size}", "ok": True, "microseconds": cost})
     append, call = (round(cost, 2) for cost in append_cost())
     print(f"append of a program: {append} us; a call of it {call} us")
     record.add({"case": "append", "ok": True, "microseconds": append, "call": call})

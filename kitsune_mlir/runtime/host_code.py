@@ -6,7 +6,7 @@ import bisect
 import ctypes
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import llvmlite.binding as llvm
@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 from kitsune_mlir.errors import TargetError
 from kitsune_mlir.runtime.host_object import emit_object, host_machine
 
-__all__ = ["CONTROL_SLOTS", "CutTask", "HostCode", "Loaded", "check_cut", "control_words", "host_cpu"]
+__all__ = ["CONTROL_SLOTS", "CutTask", "HostCode", "Loaded", "check_cut", "control_words", "host_cpu", "link"]
 
 CONTROL_SLOTS = 32
 """Word of the control block where the semaphores' slots begin."""
@@ -132,6 +132,22 @@ def _jit() -> llvm.LLJIT:
     return llvm.create_lljit_compiler(host_machine(), use_jit_link=True)
 
 
+def link(name: str, object_file: bytes, symbols: Sequence[str]) -> tuple[object, dict[str, int]]:
+    """Link code into this process; an object for as long as whose life it stays there, and the addresses of its symbols.
+
+    Raises:
+        TargetError: it cannot be linked.
+    """
+    builder = llvm.JITLibraryBuilder().add_object_img(object_file).add_current_process()
+    for symbol in symbols:
+        builder.export_symbol(symbol)
+    try:
+        tracker = builder.link(_jit(), f"{name}.{next(_numbers)}")
+        return tracker, {symbol: tracker[symbol] for symbol in symbols}
+    except (RuntimeError, KeyError) as error:
+        raise TargetError(f"'{name}' cannot be linked into this process: {error}") from error
+
+
 class Loaded:
     """Code in memory. It stays there as long as this object lives.
 
@@ -140,10 +156,5 @@ class Loaded:
     """
 
     def __init__(self, name: str, object_file: bytes):
-        library = llvm.JITLibraryBuilder().add_object_img(object_file).add_current_process().export_symbol(name)
-        try:
-            self._tracker = library.link(_jit(), f"{name}.{next(_numbers)}")
-            address = self._tracker[name]
-        except (RuntimeError, KeyError) as error:
-            raise TargetError(f"'{name}' cannot be linked into this process: {error}") from error
-        self.call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(address)
+        self._tracker, addresses = link(name, object_file, [name])
+        self.call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(addresses[name])

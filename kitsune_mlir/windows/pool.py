@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kitsune_mlir.windows.compiled_hazards import CompiledHazards
 from kitsune_mlir.windows.hazards import Hazards
 from kitsune_mlir.windows.task import Task
 
@@ -57,7 +58,7 @@ class Pool:
     def __init__(
         self,
         lock: threading.Condition,
-        hazards: Hazards,
+        hazards: Hazards | CompiledHazards,
         ended: Callable[[Task], None],
         threads: int,
         lane: Callable[[], Lane] = host_lane,

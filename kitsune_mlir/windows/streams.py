@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kitsune_mlir.windows.compiled_hazards import CompiledHazards
 from kitsune_mlir.windows.hazards import Hazards
 from kitsune_mlir.windows.task import Task
 
@@ -30,7 +31,7 @@ class Streams:
 
     def __init__(
         self,
-        hazards: Hazards,
+        hazards: Hazards | CompiledHazards,
         ended: Callable[[Task], None],
         make: Callable[[], Any],
         current: Callable[[], Any],

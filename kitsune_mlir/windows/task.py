@@ -53,20 +53,19 @@ class Task:
         stream: the number of the one that it was launched on.
     """
 
-    __slots__ = ("call", "data", "done", "error", "event", "followers", "lost", "number", "stream", "upstream", "waiting")
+    upstream: Sequence[Task] = ()
+    waiting = 0
+    done = False
+    error: BaseException | None = None
+    lost: Sequence[Lost] = ()
+    event: Any = None
+    stream = -1
 
     def __init__(self, call: Call, number: int, data: Sequence[Task]):
         self.call: Call | None = call
         self.number = number
         self.data: Sequence[Task] = data
-        self.upstream: Sequence[Task] = ()
         self.followers: list[Task] = []
-        self.waiting = 0
-        self.done = False
-        self.error: BaseException | None = None
-        self.lost: Sequence[Lost] = ()
-        self.event: Any = None
-        self.stream = -1
 
     def execute(self, stream: int) -> None:
         """Run it, unless what it reads has failed; an error stays in the task."""

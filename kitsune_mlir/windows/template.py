@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.results import empty, into_leaves
 from kitsune_mlir.runtime.signature import torch_dtype
+from kitsune_mlir.windows.compiled_hazards import Placed, Places
 from kitsune_mlir.windows.hazards import BOTH, READ, WRITE, Range, span
 from kitsune_mlir.windows.task import Call, extent
 
@@ -34,7 +36,7 @@ class Template:
         numbers = {name: n for n, name in enumerate(self._names)}
         numbers |= {f"result {n}": len(self._names) + n for n in range(len(signature.results))}
         places = [(numbers[a.tensor], *span(0, a.offset, a.bytes, a.mode)) for a in signature.accesses]
-        self._places = sorted(places, key=lambda one: one[3])
+        self._places = Places(sorted(places, key=lambda one: one[3]), len(numbers))
         self._weights = program.placed_weights
         written = sorted({number for number, _, _, mode in places if mode != READ})
         self._written = [number - len(self._weights) for number in written if number >= len(self._weights)]
@@ -55,10 +57,10 @@ class Template:
             bound = direct.bind(args)
             if bound is not None:
                 pointers, results = tuple(bound[0]), bound[1]
-                ranges = [(pointers[n] + low, pointers[n] + high, mode) for n, low, high, mode in self._places]
                 tensors = [*args, *results]
-                written = [*self._written_weights, *(tensors[n] for n in self._written)]
-                return Call(lambda stream: direct.run(pointers, stream), ranges, direct.assemble(results), tensors, written)
+                written = [*self._written_weights, *[tensors[n] for n in self._written]]
+                run = functools.partial(direct.run, pointers)
+                return Call(run, Placed(self._places, pointers), direct.assemble(results), tensors, written)
         return self._general(args, kwargs or {}, into)
 
     def _general(self, args: Sequence[Any], kwargs: Mapping[str, Any], into: Any) -> Call:

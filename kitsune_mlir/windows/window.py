@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.program import Program
-from kitsune_mlir.windows.hazards import Hazards, Range
+from kitsune_mlir.windows.compiled_hazards import make_hazards
+from kitsune_mlir.windows.hazards import Range
 from kitsune_mlir.windows.pool import Pool, synchronized_lane
 from kitsune_mlir.windows.streams import Streams
 from kitsune_mlir.windows.task import Call, Lost, Task, failures
@@ -75,13 +75,14 @@ class Window:
             raise ArgumentError(f"no back end '{back_end}'; there are {', '.join(BACK_ENDS)}")
         if threads is not None and threads < 0:
             raise ArgumentError(f"a window has no fewer than 0 threads of its own, not {threads}")
-        self._hazards = Hazards(size)
-        self._lock = threading.Condition(threading.Lock())
+        self._hazards = make_hazards(size)
+        self._mutex = threading.Lock()
+        self._lock = threading.Condition(self._mutex)
         self._kind, self._threads = back_end, threads
         self._device = ""
         self._back_end: Pool | Streams | None = None
         self._tasks: dict[int, Task] = {}
-        self._templates: weakref.WeakKeyDictionary[Program, Template] = weakref.WeakKeyDictionary()
+        self._templates: dict[Program, Template] = {}
         self._lost: list[Lost] = []
 
     @property
@@ -115,26 +116,28 @@ class Window:
         template = self._templates.get(program)
         if template is None:
             template = self._template(program)
-        if any(type(argument) is Appended for argument in arguments):
-            arguments = [a.output if type(a) is Appended else a for a in arguments]
+        for argument in arguments:
+            if type(argument) is Appended:
+                arguments = [a.output if type(a) is Appended else a for a in arguments]
+                break
         call = template.call(arguments, keywords, into)
         return Appended(self, self.append_call(call), call.output)
 
     def append_call(self, call: Call) -> Task:
         """Append a call that was prepared."""
-        with self._lock:
+        with self._mutex:
             back_end, hazards, tasks = self._back_end, self._hazards, self._tasks
             if back_end is None:
                 back_end = self._start(next((str(tensor.device) for tensor in call.tensors if tensor.is_cuda), "cpu"))
             while len(hazards) >= hazards.size:
                 back_end.room()
             number, (data, order) = hazards.append(call.ranges)
-            reads = [tasks[n] for n in data]
+            reads = [tasks[n] for n in data] if data else ()
             task = tasks[number] = Task(call, number, reads)
             if self._lost:
                 self._lost, failed = failures(self._lost, call.ranges)
-                task.data = reads + failed
-            back_end.submit(task, reads + [tasks[n] for n in order - data] if order else reads)
+                task.data = [*reads, *failed]
+            back_end.submit(task, [*reads, *(tasks[n] for n in order - data)] if order else reads)
             if task.lost:
                 self._lose(task)
         return task

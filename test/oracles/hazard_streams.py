@@ -1,6 +1,6 @@
 """Random streams of accesses, and a brute-force oracle of their hazards that knows bytes and nothing of intervals.
 
-    python -m test.oracles.hazard_streams [--streams 1000000] [--seed 0] [--json FILE]
+    python -m test.oracles.hazard_streams [--kind compiled|python] [--streams 1000000] [--seed 0] [--json FILE]
 
 Each stream appends entries whose ranges alias, overlap in part, are empty or unknown, and retires entries in any order that
 their hazards allow. After every append: what is named as data is, byte for byte, who wrote last what is read; all that is
@@ -17,12 +17,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kitsune_mlir.windows.compiled_hazards import CompiledHazards
 from kitsune_mlir.windows.hazards import BOTH, READ, WRITE, Hazards, Range
 
 __all__ = ["check_stream", "random_ranges"]
 
 MEMORY = 64
 SIZES = (1, 2, 3, 8, 32)
+KINDS: dict[str, Callable[[int], Any]] = {"compiled": CompiledHazards, "python": Hazards}
 
 
 def random_ranges(draw: random.Random) -> list[Range] | None:
@@ -126,19 +128,27 @@ def main() -> None:
     from bench.timing import commit_of
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kind", choices=list(KINDS), default="compiled")
     parser.add_argument("--streams", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
+    make = KINDS[asked.kind]
     start, count = time.monotonic(), 0
     for number in range(asked.streams):
-        count += check_stream(asked.seed + number)
+        count += check_stream(asked.seed + number, make)
     seconds = round(time.monotonic() - start, 1)
     print(f"{asked.streams} streams, {count} hazards, none missed and none that is no conflict, {seconds} s")
     record = Record.open(asked.json)
-    record.begin({"command": "python -m test.oracles.hazard_streams", "commit": commit_of(), "machine": platform.machine()})
+    record.begin(
+        {
+            "command": f"python -m test.oracles.hazard_streams --kind {asked.kind}",
+            "commit": commit_of(),
+            "machine": platform.machine(),
+        }
+    )
     facts = {"streams": asked.streams, "seed": asked.seed, "hazards": count, "missed": 0, "spurious": 0}
-    record.add({"case": Hazards.__name__, "ok": True, **facts, "seconds": seconds})
+    record.add({"case": make.__name__, "ok": True, **facts, "seconds": seconds})
 
 
 if __name__ == "__main__":
