@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,9 +14,10 @@ from kitsune_mlir.dynamo.graph_options import GraphOptions
 from kitsune_mlir.dynamo.report import GraphReport
 from kitsune_mlir.dynamo.torch_api import fake_inputs, tracing_context
 from kitsune_mlir.options import Options
-from kitsune_mlir.training.optimizers import initialized, rate_tensor
+from kitsune_mlir.training.numbers import Numbers, value_of
+from kitsune_mlir.training.optimizers import initialized, number_slots
 from kitsune_mlir.training.places import Places
-from kitsune_mlir.training.traced import Asked, traced
+from kitsune_mlir.training.traced import Asked, has_nan, traced
 
 __all__ = ["CompiledStep"]
 
@@ -48,11 +49,15 @@ class CompiledStep:
         self._places = Places(asked.modules, asked.optimizer)
         held = self._places.held()
         self._parameters = [t for t in held if t.requires_grad and t.is_leaf]
-        self._rates = [rate_tensor(group) for group in asked.optimizer.param_groups] if asked.update else []
-        self._last: list[float | None] = [None] * len(self._rates)
+        slots = [number_slots(group) for group in asked.optimizer.param_groups] if asked.update else []
         self._with_grad = [p for p in self._parameters if p.grad is not None]
-        grads, rates = [p.grad for p in self._parameters], self._rates
-        made = traced(asked, self._places, self._parameters, grads, rates, batch)
+        grads = [p.grad for p in self._parameters]
+        made = traced(asked, self._places, self._parameters, grads, slots, batch)
+        if made.numbers.taken and has_nan(made.graph):  # perhaps of a number whose value was not asked for
+            slots = [[] for _ in slots]
+            made = traced(asked, self._places, self._parameters, grads, slots, batch)
+        self._numbers = _Slots(made.numbers, slots)
+        self._reads = [(read, read.answer(asked.optimizer.param_groups)) for read in made.numbers.reads]
         graded = {id(self._parameters[n]) for n in made.graded}
         for p in new:  # what has no gradient has no state
             if id(p) not in graded:
@@ -65,9 +70,14 @@ class CompiledStep:
         with tracing_context(made.graph), torch.no_grad():
             self._run = compiled_graph(made.graph, fake_inputs(made.graph), graphs, options, keep, fixed)
 
+    def fits(self, groups: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether it is for an optimizer's groups with these numbers: its code asked some for their values."""
+        return all(read.answer(groups) == answer for read, answer in self._reads)
+
     def __call__(self, batch: Sequence[Any]) -> Any:
         """What `Asked.forward` gives for a batch, without gradients."""
-        rest = [p.grad for p in self._with_grad] + self._new_rates() + [value for value in batch if isinstance(value, Tensor)]
+        rest = [p.grad for p in self._with_grad] + self._numbers.filled(self._optimizer.param_groups)
+        rest += [value for value in batch if isinstance(value, Tensor)]
         with torch.no_grad():
             results = iter(self._run(*self._take(), *[rest[n] for n in self._rest]))
         spec, leaves = self._outputs
@@ -83,11 +93,19 @@ class CompiledStep:
                 p.grad = None
         return made
 
-    def _new_rates(self) -> list[Any]:
-        """The groups' learning rates, those that are numbers as tensors."""
-        for n, rate in enumerate(self._rates):
-            group = self._optimizer.param_groups[n]
-            if rate is not None and group["lr"] != self._last[n]:
-                self._last[n] = group["lr"]
-                rate.fill_(group["lr"])
-        return [rate for rate in self._rates if rate is not None]
+
+class _Slots:
+    """Tensors for the numbers that a graph reads, written again where a number has changed."""
+
+    def __init__(self, numbers: Numbers, slots: Sequence[Sequence[Tensor]]):
+        self._all = [slot for some in slots for slot in some]
+        self._made = [(slots[group][n], made) for (group, made), n in numbers.taken.items()]
+        self._last: list[float | None] = [None] * len(self._made)
+
+    def filled(self, groups: Sequence[Mapping[str, Any]]) -> list[Tensor]:
+        """All slots, with what they hold for the numbers of these groups."""
+        for n, (slot, made) in enumerate(self._made):
+            if (value := value_of(made, groups)) != self._last[n]:
+                self._last[n] = value
+                slot.fill_(value)
+        return self._all

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from kitsune_mlir.dynamo.torch_api import compile_session
 from kitsune_mlir.errors import UnsupportedError
+from kitsune_mlir.training.numbers import SLOTS, Numbers, is_number, numbers_in
 
-__all__ = ["check_numbers", "group_numbers", "initialized", "numbers_of", "rate_tensor", "tensor_numbers", "updated"]
+__all__ = ["check_constants", "constants_of", "group_constants", "initialized", "number_slots", "tensor_numbers", "updated"]
 
 
 def initialized(optimizer: torch.optim.Optimizer) -> list[Tensor]:
@@ -65,26 +66,32 @@ def _counts(key: Any, value: Any) -> bool:
     return key == "step" and isinstance(value, Tensor) and value.dim() == 0 and value.device.type == "cpu"
 
 
-def group_numbers(optimizer: torch.optim.Optimizer) -> list[tuple[Any, ...]]:
-    """What an optimizer's groups hold beside tensors, parameters and learning rates."""
+def group_constants(optimizer: torch.optim.Optimizer) -> list[tuple[Any, ...]]:
+    """What an optimizer's groups hold beside parameters and numbers; of tensors, that there is one."""
     return [
-        tuple([(key, value) for key, value in group.items() if key not in _CHANGING and not isinstance(value, Tensor)])
+        tuple([(key, _constant(value)) for key, value in group.items() if key not in _OTHER and not is_number(key, value)])
         for group in optimizer.param_groups
     ]
 
 
-_CHANGING = ("params", "lr", "initial_lr", "capturable", "fused")
+_OTHER = ("params", "capturable", "fused")
 
 
-def numbers_of(optimizer: torch.optim.Optimizer) -> list[tuple[Any, ...]]:
+def _constant(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return tuple(map(_constant, value))
+    return float if isinstance(value, float) else Tensor if isinstance(value, Tensor) else value
+
+
+def constants_of(optimizer: torch.optim.Optimizer) -> list[tuple[Any, ...]]:
     """These, and what is no tensor in its state."""
     state = [
         tuple((key, value) for key, value in held.items() if not isinstance(value, Tensor)) for held in optimizer.state.values()
     ]
-    return group_numbers(optimizer) + state
+    return group_constants(optimizer) + state
 
 
-def check_numbers(before: Sequence[Any], after: Sequence[Any]) -> None:
+def check_constants(before: Sequence[Any], after: Sequence[Any]) -> None:
     """See that an update did not change what is no tensor, which a traced one would not change.
 
     Raises:
@@ -98,29 +105,32 @@ def check_numbers(before: Sequence[Any], after: Sequence[Any]) -> None:
                 )
 
 
-def rate_tensor(group: dict[str, Any]) -> Tensor | None:
-    """A tensor for the learning rate of a group, without a value; None where the rate is one already, or the group is empty.
+def number_slots(group: dict[str, Any]) -> list[Tensor]:
+    """Tensors without a value for the numbers of a group, and what its update computes from them.
 
-    It has as many digits as PyTorch computes with: f64, where the update's numbers are Python's, else f32.
+    They have as many digits as PyTorch computes with: f64, where the update's numbers are Python's, else f32.
     """
-    if isinstance(group.get("lr"), Tensor) or "lr" not in group or not group["params"]:
-        return None
-    device = group["params"][0].device
-    return torch.empty((), dtype=torch.float64 if device.type == "cpu" else torch.float32, device=device)
+    if not group["params"] or not any(True for _ in numbers_in(group)):
+        return []
+    device, wide = group["params"][0].device, any(p.dtype == torch.float64 for p in group["params"])
+    kind = torch.float64 if device.type == "cpu" or wide else torch.float32
+    return [torch.empty((), dtype=kind, device=device) for _ in range(SLOTS)]
 
 
 @contextlib.contextmanager
-def tensor_numbers(optimizer: torch.optim.Optimizer, rates: Sequence[Tensor | None]) -> Iterator[None]:
-    """While it is entered, learning rates are tensors, and counts of steps f64 where PyTorch computes with Python's numbers.
+def tensor_numbers(optimizer: torch.optim.Optimizer, numbers: Numbers) -> Iterator[None]:
+    """While it is entered, a graph's inputs stand for numbers; counts of steps are f64 where PyTorch computes with Python's.
 
     Args:
         optimizer: its groups and state are changed.
-        rates: for each group, or None where the rate is left as it is.
+        numbers: of its groups.
+
+    Raises:
+        UnsupportedError: the update changed one.
     """
     counts: list[tuple[dict[str, Any], Tensor]] = []
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        if rate is not None:
-            group["lr"] = rate
+    numbers.put(optimizer.param_groups)
+    for group in optimizer.param_groups:
         if "capturable" in group:
             group["capturable"] = True
         if group.get("fused"):
@@ -131,6 +141,8 @@ def tensor_numbers(optimizer: torch.optim.Optimizer, rates: Sequence[Tensor | No
                 counts.append((state, state["step"]))
                 state["step"] = state["step"].double()
     yield
+    if (key := numbers.changed_in(optimizer.param_groups)) is not None:
+        raise UnsupportedError("train_step", f"the optimizer's update changes its number '{key}', which a program would not")
     for state, count in counts:
         state["step"] = count.copy_(state["step"])
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils._pytree import TreeSpec, tree_flatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves
 
 from kitsune_mlir.dynamo.above_autograd import composites_replaced
 from kitsune_mlir.dynamo.torch_api import traced_whole, tracing_lock
 from kitsune_mlir.errors import UnsupportedError
 from kitsune_mlir.frontend.gradients.whole import kept_whole
-from kitsune_mlir.training.optimizers import check_numbers, numbers_of, tensor_numbers, updated
+from kitsune_mlir.training.numbers import Numbers
+from kitsune_mlir.training.optimizers import check_constants, constants_of, tensor_numbers, updated
 from kitsune_mlir.training.places import Places, exchanged
 from kitsune_mlir.training.tensor_factors import TensorFactors
 
-__all__ = ["Asked", "Traced", "traced"]
+__all__ = ["Asked", "Traced", "has_nan", "traced"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Asked:
 class Traced:
     """A graph of a step.
 
-    Its inputs are tensors at places, then gradients, learning rates and a batch's tensors; its outputs the tensors that
+    Its inputs are tensors at places, then gradients, slots of numbers and a batch's tensors; its outputs the tensors that
     `forward` gave, then new gradients, and tensors for `moved` and `state`.
 
     Attributes:
@@ -53,6 +55,7 @@ class Traced:
         grads: of these, those whose gradient is an output.
         moved: places of modules that hold another tensor afterwards.
         state: of the optimizer, tensors that were not there: the number of a parameter, and the key.
+        numbers: of the optimizer, those that the graph reads from slots, and those that it is made for.
     """
 
     graph: fx.GraphModule
@@ -62,6 +65,7 @@ class Traced:
     grads: Sequence[int]
     moved: Sequence[int]
     state: Sequence[tuple[int, Any]]
+    numbers: Numbers
 
 
 def traced(
@@ -69,7 +73,7 @@ def traced(
     places: Places,
     parameters: Sequence[Tensor],
     grads: Sequence[Tensor | None],
-    rates: Sequence[Tensor | None],
+    slots: Sequence[Sequence[Tensor]],
     batch: Sequence[Any],
 ) -> Traced:
     """The graph of a step.
@@ -79,24 +83,24 @@ def traced(
         places: where modules and the optimizer hold tensors.
         parameters: those of the tensors that gradients are asked for.
         grads: of each parameter, what its gradient is added to.
-        rates: learning rates of the optimizer's groups, or None where they are not to be tensors.
+        slots: for each group of the optimizer tensors for its numbers.
         batch: arguments of `forward`; what is no tensor among them is a constant.
 
     Raises:
-        UnsupportedError: the optimizer keeps numbers that its update changes, or a tensor has two parts in the step.
+        UnsupportedError: the update changes what is no tensor, or a tensor has two parts in the step.
         Exception: whatever PyTorch raises where values decide what a step does.
     """
     held = places.tensors()()
     batch_tensors = [value for value in batch if isinstance(value, Tensor)]
     if any(value is tensor for value in batch_tensors for tensor in held):
         raise UnsupportedError("train_step", "no tensor of a batch is the model's or the optimizer's own")
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"numbers": Numbers(asked.optimizer.param_groups, slots)}
 
     def step(*flat: Tensor) -> list[Tensor]:
         left = iter(flat)
         by_id = {id(tensor): next(left) for tensor in held}
         own_grads = [None if g is None else next(left) for g in grads]
-        own_rates = [None if r is None else next(left) for r in rates]
+        own_slots = [[next(left) for _ in some] for some in slots]
         own_batch = [next(left) if isinstance(b, Tensor) else b for b in batch]
         leaves = [by_id[id(p)] for p in parameters]
         for leaf, grad, original in zip(leaves, own_grads, parameters, strict=True):
@@ -106,16 +110,17 @@ def traced(
                 leaf.register_hook(hook)
         known = {id(tensor) for tensor in flat}
         with exchanged(asked.modules, asked.optimizer, by_id):
-            numbers = numbers_of(asked.optimizer)
+            constants = constants_of(asked.optimizer)
             with torch.enable_grad():
                 made = asked.forward(*own_batch)
                 loss = made[0] if isinstance(made, tuple | list) else made
                 loss.backward()
             gradients = [leaf.grad for leaf in leaves]
             if asked.update:
-                with tensor_numbers(asked.optimizer, own_rates), TensorFactors():
+                numbers = found["numbers"] = Numbers(asked.optimizer.param_groups, own_slots)
+                with tensor_numbers(asked.optimizer, numbers), TensorFactors():
                     updated(asked.optimizer)
-                check_numbers(numbers, numbers_of(asked.optimizer))
+                check_constants(constants, constants_of(asked.optimizer))
             number = {id(leaf): n for n, leaf in enumerate(leaves)}
             state = {
                 (number[id(p)], key): value
@@ -139,10 +144,16 @@ def traced(
         ]
         return [value.detach() for value in results]
 
-    flat = [*held, *(g for g in grads if g is not None), *(r for r in rates if r is not None), *batch_tensors]
+    flat = [*held, *(g for g in grads if g is not None), *(t for some in slots for t in some), *batch_tensors]
     with tracing_lock, composites_replaced(True), kept_whole():
         graph = traced_whole(step, flat)
     return Traced(graph, _only_used(graph), **found)
+
+
+def has_nan(gm: fx.GraphModule) -> bool:
+    """Whether an argument of an operator is a number that is none (`Number` is one for code which does not ask it)."""
+    found = [value for node in gm.graph.nodes for value in tree_leaves((node.args, node.kwargs))]
+    return any(isinstance(value, float) and math.isnan(value) for value in found)
 
 
 def _only_used(gm: fx.GraphModule) -> list[int]:

@@ -14,7 +14,7 @@ from kitsune_mlir.dynamo.graph_options import options_of_backend
 from kitsune_mlir.dynamo.report import GraphReport, logger
 from kitsune_mlir.errors import ArgumentError, UnsupportedError
 from kitsune_mlir.training.compiled import CompiledStep
-from kitsune_mlir.training.optimizers import group_numbers
+from kitsune_mlir.training.optimizers import group_constants
 from kitsune_mlir.training.traced import Asked
 
 __all__ = ["TrainStep", "train_step"]
@@ -54,7 +54,7 @@ class TrainStep:
     """What `train_step` gives; its arguments are there.
 
     A program is made at the first call, and again for batches of other sizes and types, for another mode of a module, and where
-    a number of the optimizer changes that is not its learning rate. Python of the model and the loss runs while it is traced,
+    an option of the optimizer changes that is no number. Python of the model and the loss runs while it is traced,
     and not again.
 
     Attributes:
@@ -81,7 +81,7 @@ class TrainStep:
         roots = [getattr(model, "_orig_mod", model), *([loss_fn] if isinstance(loss_fn, nn.Module) else [])]
         self._model = roots[0]
         self._modules = list({id(m): m for root in roots for m in root.modules()}.values())
-        self._steps: dict[Any, CompiledStep | None] = {}
+        self._steps: dict[Any, list[CompiledStep | None]] = {}
         self._parts: tuple[Callable[..., Any], Callable[..., Any]] | None = None
 
     def __call__(self, inputs: Any, *targets: Any, update: bool = True) -> Any:
@@ -98,7 +98,9 @@ class TrainStep:
         """
         batch, spec = tree_flatten((inputs, targets))
         key = self._key(batch, spec, update)
-        step = self._steps[key] if key in self._steps else self._compiled(key, batch, spec, update)
+        groups = self.optimizer.param_groups
+        step = next((each for each in self._steps.get(key, ()) if each is None or each.fits(groups)), self)
+        step = self._compiled(key, batch, spec, update) if step is self else step
         if step is None:
             return self._run_in_parts(inputs, targets, update)
         result = step(batch)
@@ -124,17 +126,19 @@ class TrainStep:
             *seen, spec, update,
             tuple([m.training for m in self._modules]),
             tuple([(id(p), p.dtype, p.device, p.requires_grad, p.grad is None, len(state.get(p, ()))) for p in parameters]),
-            str(group_numbers(self.optimizer)),
-            tuple([isinstance(group.get("lr"), Tensor) for group in groups]),
+            str(group_constants(self.optimizer)) if update else "",
             *[(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")],
         )  # fmt: skip
+
+    def _count(self) -> int:
+        return sum(map(len, self._steps.values()))
 
     def _compiled(self, key: Any, batch: Sequence[Any], spec: Any, update: bool) -> CompiledStep | None:
         """The step for a key, which is kept; None where it runs in parts."""
         problem = None
         if any(nn.parameter.is_lazy(t) for m in self._modules for t in (*m._parameters.values(), *m._buffers.values())):
             problem = "the model has parameters without sizes, which its first call gives them"
-        elif len(self._steps) >= MOST:
+        elif self._count() >= MOST:
             problem = f"there are {MOST} programs of it for other sizes, modes or numbers"
         else:
             try:
@@ -147,14 +151,15 @@ class TrainStep:
             except Exception as error:
                 problem = f"it cannot be traced: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
             else:
-                self._steps[self._key(batch, spec, update)] = step  # the optimizer's state is there now
+                key = self._key(batch, spec, update)  # the optimizer's state is there now
+                self._steps.setdefault(key, []).append(step)
                 return step
         if self._asked[0].require_full:
             raise UnsupportedError("train_step", f"option 'require_full' wants all of a step in programs: {problem}")
         warnings.warn(f"kitsune: a training step runs in parts: {problem}", stacklevel=4)
         logger.info("a training step runs in parts: %s", problem)
-        if len(self._steps) < MOST:
-            self._steps[key] = None
+        if self._count() < MOST:
+            self._steps.setdefault(key, []).append(None)
         return None
 
     def _run_in_parts(self, inputs: Any, targets: Sequence[Any], update: bool) -> Any:

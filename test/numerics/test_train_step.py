@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -115,7 +116,13 @@ OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "RMSprop": lambda p: optim.RMSprop(p, 0.01, momentum=0.5, centered=True),
     "RMSprop, foreach": lambda p: optim.RMSprop(p, 0.01, foreach=True),
     "Adagrad": lambda p: optim.Adagrad(p, 0.02, lr_decay=0.1),
+    "Adagrad, foreach": lambda p: optim.Adagrad(p, 0.02, lr_decay=0.1, weight_decay=0.01, foreach=True),
+    "AdamW, foreach": lambda p: optim.AdamW(p, 0.01, foreach=True),
     "NAdam": lambda p: optim.NAdam(p, 0.01),
+    "NAdam, foreach": lambda p: optim.NAdam(p, 0.01, weight_decay=0.01, foreach=True),
+    "Adamax": lambda p: optim.Adamax(p, 0.01, weight_decay=0.01),
+    "Adadelta": lambda p: optim.Adadelta(p, 0.5, weight_decay=0.01, foreach=True),
+    "RAdam": lambda p: optim.RAdam(p, 0.01),
 }
 
 
@@ -167,9 +174,16 @@ class Three:
         return problems(results[0], results[2], results[1])
 
 
+def changed(value: Any) -> Any:
+    """Another number where there is one; zero stays zero."""
+    if isinstance(value, tuple):
+        return tuple(v**1.2 for v in value)
+    return value * 0.8 if isinstance(value, float | Tensor) else value
+
+
 @pytest.mark.parametrize("optimizer, model", todays(list(itertools.product(OPTIMIZERS, MODELS)), 3))
 def test_steps(optimizer: str, model: str) -> None:
-    """Three steps, the learning rate another one each time: one program, and nothing wrong."""
+    """Three steps, all numbers of the optimizer other ones each time: one program, and nothing wrong."""
     make, loss_fn, batch = MODELS[model]
     three = Three(make(), loss_fn, OPTIMIZERS[optimizer])
     for _ in range(3):
@@ -177,7 +191,7 @@ def test_steps(optimizer: str, model: str) -> None:
         assert not found, found
         for best in three.best:
             for group in best.param_groups:
-                group["lr"] = group["lr"] * 0.7
+                group.update({key: changed(value) for key, value in group.items() if key != "params"})
     reports = three.steps[0].reports
     assert len(reports) == 1 + (optimizer == "SGD, dampened")
     assert all(len(report.programs) == 1 and not report.gave_up for report in reports), reports
@@ -212,6 +226,48 @@ def test_modes_of_a_step(layers: Three) -> None:
     assert torch.equal(layers.models[0][0].weight, kept)
     assert not layers(R(4, 9), R(4, 5))
     assert len(layers.steps[0].reports) == count + 2
+
+
+def test_schedules(layers: Three) -> None:
+    """A scheduler that changes the rate, from zero on, and betas in each step; a weight decay that begins: another program."""
+    plans = [optim.lr_scheduler.OneCycleLR(best, 0.1, total_steps=9, base_momentum=0.7) for best in layers.best]
+    warm = [optim.lr_scheduler.LambdaLR(best, lambda n: n / 3) for best in layers.best]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # both at once
+        for n in range(7):
+            assert not layers(R(6, 9), R(6, 5))
+            for plan in plans if n > 2 else warm:
+                plan.step()
+    assert len(layers.steps[0].reports) == 1
+    for decay in (0.0, 0.01, 0.02):
+        for best in layers.best:
+            best.param_groups[0]["weight_decay"] = decay
+        assert not layers(R(6, 9), R(6, 5))
+    assert len(layers.steps[0].reports) == 2
+
+
+class Rooted(optim.Optimizer):
+    """Reads numbers where no tensor is: by a function of C, by one of Python, in a comparison."""
+
+    def __init__(self, params: Any, lr: float, scale: float = 2.0, most: float = 0.5):
+        super().__init__(params, {"lr": lr, "scale": scale, "most": most})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            rate = math.sqrt(group["lr"]) if group["scale"] > 1 else group["lr"] * float(group["most"])
+            for p in group["params"]:
+                p.sub_(p.grad.clamp(-group["most"], group["most"]) * rate / group["scale"])
+
+
+def test_numbers_that_python_reads() -> None:
+    """Constants of programs, which are other ones then; what is not read in the way that was taken is an input."""
+    three = Three(nn.Linear(5, 3), F.mse_loss, lambda p: Rooted(p, 0.04))
+    for count, numbers in enumerate(({}, {"lr": 0.09}, {"scale": 1.0}, {"lr": 0.01, "most": 0.5}, {"most": 0.2}), 1):
+        for best in three.best:
+            best.param_groups[0].update(numbers)
+        assert not three(R(6, 5), R(6, 3))
+        assert len(three.steps[0].reports) == count - (count > 3)
 
 
 def test_in_place(layers: Three) -> None:
