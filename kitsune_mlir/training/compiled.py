@@ -17,6 +17,7 @@ from kitsune_mlir.options import Options
 from kitsune_mlir.training.numbers import Numbers, value_of
 from kitsune_mlir.training.optimizers import initialized, number_slots
 from kitsune_mlir.training.places import Places
+from kitsune_mlir.training.scaling import prepared
 from kitsune_mlir.training.traced import Asked, has_nan, traced
 
 __all__ = ["CompiledStep"]
@@ -46,7 +47,9 @@ class CompiledStep:
     ):
         self._optimizer, self._update = asked.optimizer, asked.update
         new = initialized(asked.optimizer) if asked.update else []
-        self._places = Places(asked.modules, asked.optimizer)
+        if asked.scaler is not None:
+            prepared(asked.scaler, asked.optimizer)
+        self._places = Places(asked.modules, asked.optimizer, asked.others)
         held = self._places.held()
         self._parameters = [t for t in held if t.requires_grad and t.is_leaf]
         slots = [number_slots(group) for group in asked.optimizer.param_groups] if asked.update else []

@@ -20,9 +20,10 @@ class Places:
         modules: that hold parameters and buffers.
         optimizer: that holds parameters and state. It is asked for its dictionaries in each call: `load_state_dict` makes new
             ones.
+        others: dictionaries of others that hold tensors.
     """
 
-    def __init__(self, modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer):
+    def __init__(self, modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer, others: Sequence[dict[str, Any]] = ()):
         self._optimizer = optimizer
         held: dict[int, tuple[Any, Any]] = {}
         for module in modules:
@@ -33,6 +34,10 @@ class Places:
         for group in optimizer.param_groups:
             for p in group["params"]:
                 held.setdefault(id(p), ((p,), 0))
+        for entries in others:
+            for name, value in entries.items():
+                if isinstance(value, Tensor):
+                    held.setdefault(id(value), (entries, name))
         self._held = list(held.values())
         self._state = [
             (p, key) for p, entries in optimizer.state.items() for key, v in entries.items() if isinstance(v, Tensor)
@@ -74,8 +79,13 @@ def _replaced(held: Mapping[Any, Any], tensors: Mapping[int, Tensor]) -> dict[An
 
 
 @contextlib.contextmanager
-def exchanged(modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer, tensors: Mapping[int, Tensor]) -> Iterator[None]:
-    """While it is entered, modules and an optimizer hold other tensors, by the `id` of those that they stand for.
+def exchanged(
+    modules: Sequence[nn.Module],
+    optimizer: torch.optim.Optimizer,
+    others: Sequence[dict[str, Any]],
+    tensors: Mapping[int, Tensor],
+) -> Iterator[None]:
+    """While it is entered, modules, an optimizer and others hold other tensors, by the `id` of those that they stand for.
 
     The optimizer's groups and state are dictionaries of its own meanwhile; what is done to them is gone afterwards.
     """
@@ -88,6 +98,9 @@ def exchanged(modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer, te
         for held in lists:  # of parameters, as recurrent modules have
             before.append((held, list(held)))
             held[:] = [tensors.get(id(value), value) for value in held]
+    for entries in others:
+        before.append((entries, dict(entries)))
+        entries.update(_replaced(entries, tensors))
     groups, state = optimizer.param_groups, optimizer.state
     optimizer.param_groups = [_replaced(group, tensors) for group in groups]
     for group in optimizer.param_groups:

@@ -18,6 +18,7 @@ from kitsune_mlir.frontend.gradients.whole import kept_whole
 from kitsune_mlir.training.numbers import Numbers
 from kitsune_mlir.training.optimizers import check_constants, constants_of, tensor_numbers, updated
 from kitsune_mlir.training.places import Places, exchanged
+from kitsune_mlir.training.scaling import next_scale, skipping, unscaled
 from kitsune_mlir.training.tensor_factors import TensorFactors
 
 __all__ = ["Asked", "Traced", "has_nan", "traced"]
@@ -29,15 +30,24 @@ class Asked:
 
     Attributes:
         modules: that hold tensors, all of them.
-        forward: of a batch gives the loss, alone or first in a tuple.
+        forward: of a batch gives the loss, alone or first in a tuple; None where gradients are there already.
         optimizer: with its state, as far as there can be some before an update.
         update: whether the optimizer updates parameters; else gradients are left in `grad`.
+        scaler: that scales the loss, and has its tensors.
+        before_update: is called between gradients and update; what it does to gradients is traced.
     """
 
     modules: Sequence[nn.Module]
-    forward: Callable[..., Any]
+    forward: Callable[..., Any] | None
     optimizer: torch.optim.Optimizer
     update: bool
+    scaler: torch.amp.GradScaler | None = None
+    before_update: Callable[[], Any] | None = None
+
+    @property
+    def others(self) -> Sequence[dict[str, Any]]:
+        """Dictionaries that hold tensors beside those of modules and the optimizer."""
+        return () if self.scaler is None else (vars(self.scaler),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,19 +118,15 @@ def traced(
             leaf.grad = grad.clone() if grad is not None and asked.update else grad
             for hook in (original._backward_hooks or {}).values():
                 leaf.register_hook(hook)
+            for hook in (getattr(original, "_post_accumulate_grad_hooks", None) or {}).values():
+                leaf.register_post_accumulate_grad_hook(hook)
         known = {id(tensor) for tensor in flat}
-        with exchanged(asked.modules, asked.optimizer, by_id):
-            constants = constants_of(asked.optimizer)
-            with torch.enable_grad():
-                made = asked.forward(*own_batch)
-                loss = made[0] if isinstance(made, tuple | list) else made
-                loss.backward()
+        with exchanged(asked.modules, asked.optimizer, asked.others, by_id):
+            made = _with_gradients(asked, own_batch)
             gradients = [leaf.grad for leaf in leaves]
             if asked.update:
-                numbers = found["numbers"] = Numbers(asked.optimizer.param_groups, own_slots)
-                with tensor_numbers(asked.optimizer, numbers), TensorFactors():
-                    updated(asked.optimizer)
-                check_constants(constants, constants_of(asked.optimizer))
+                found["numbers"] = Numbers(asked.optimizer.param_groups, own_slots)
+                _update(asked, found["numbers"])
             number = {id(leaf): n for n, leaf in enumerate(leaves)}
             state = {
                 (number[id(p)], key): value
@@ -148,6 +154,33 @@ def traced(
     with tracing_lock, composites_replaced(True), kept_whole():
         graph = traced_whole(step, flat)
     return Traced(graph, _only_used(graph), **found)
+
+
+def _with_gradients(asked: Asked, batch: Sequence[Any]) -> Any:
+    """Forward and backward; what the forward gave."""
+    if asked.forward is None:
+        return ()
+    with torch.enable_grad():
+        made = asked.forward(*batch)
+        loss = made[0] if isinstance(made, tuple | list) else made
+        (loss if asked.scaler is None else asked.scaler.scale(loss)).backward()
+    return made
+
+
+def _update(asked: Asked, numbers: Numbers) -> None:
+    """What is done with gradients."""
+    optimizer, scaler = asked.optimizer, asked.scaler
+    graded = {id(p): p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
+    infinite = None if scaler is None else unscaled(scaler, list(graded.values()))
+    if asked.before_update is not None:
+        asked.before_update()
+    constants = constants_of(optimizer)
+    with skipping(infinite, optimizer):
+        with tensor_numbers(optimizer, numbers), TensorFactors():
+            updated(optimizer)
+        check_constants(constants, constants_of(optimizer))
+    if scaler is not None and infinite is not None:
+        next_scale(scaler, infinite)
 
 
 def has_nan(gm: fx.GraphModule) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from kitsune_mlir.dynamo.graph_options import options_of_backend
@@ -15,6 +17,7 @@ from kitsune_mlir.dynamo.report import GraphReport, logger
 from kitsune_mlir.errors import ArgumentError, UnsupportedError
 from kitsune_mlir.training.compiled import CompiledStep
 from kitsune_mlir.training.optimizers import group_constants
+from kitsune_mlir.training.scaling import scaling_constants
 from kitsune_mlir.training.traced import Asked
 
 __all__ = ["TrainStep", "train_step"]
@@ -28,6 +31,8 @@ def train_step(
     loss_fn: Callable[..., Any],
     optimizer: torch.optim.Optimizer,
     *,
+    scaler: torch.amp.GradScaler | None = None,
+    before_update: Callable[[], Any] | None = None,
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> TrainStep:
@@ -42,12 +47,16 @@ def train_step(
         model: in the mode (`train()`, `eval()`) that it has in a call; parameters that require no gradient stay as they are.
         loss_fn: of the model's output and the targets gives the loss, a tensor of one element, or a tuple that begins with it.
         optimizer: of PyTorch's. It keeps its state: `state_dict` and `load_state_dict` mean what they always do.
+        scaler: scales the loss for the backward pass (f16 autocast), divides gradients by the scale, skips the update where one
+            of them is not finite, and finds the next scale, all in the program: nothing waits for the device.
+        before_update: called between backward (gradients are no longer scaled) and the update, while the step is traced:
+            `lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)`. It works on `grad` of the parameters.
         mode, options: as for `torch.compile(..., backend="kitsune")`.
 
     Raises:
         ArgumentError: there is no such mode or option, or an argument is of another kind.
     """
-    return TrainStep(model, loss_fn, optimizer, mode=mode, options=options)
+    return TrainStep(model, loss_fn, optimizer, scaler=scaler, before_update=before_update, mode=mode, options=options)
 
 
 class TrainStep:
@@ -58,7 +67,8 @@ class TrainStep:
     and not again.
 
     Attributes:
-        model, loss_fn, optimizer: as given.
+        model, loss_fn, optimizer, before_update: as given.
+        scaler: as given; None where it is not enabled.
         reports: what became of each graph, in the order in which they were compiled; `str` of one, and its `details()`.
     """
 
@@ -68,20 +78,26 @@ class TrainStep:
         loss_fn: Callable[..., Any],
         optimizer: torch.optim.Optimizer,
         *,
+        scaler: torch.amp.GradScaler | None = None,
+        before_update: Callable[[], Any] | None = None,
         mode: str | None = None,
         options: Mapping[str, Any] | None = None,
     ):
-        for name, value, kind in (("model", model, nn.Module), ("optimizer", optimizer, torch.optim.Optimizer)):
+        kinds = {"model": (model, nn.Module), "optimizer": (optimizer, torch.optim.Optimizer)}
+        kinds |= {} if scaler is None else {"scaler": (scaler, torch.amp.GradScaler)}
+        for name, (value, kind) in kinds.items():
             if not isinstance(value, kind):
                 raise ArgumentError(f"argument '{name}' of train_step is a {kind.__name__}, not {type(value).__name__}")
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
+        self.scaler, self.before_update = scaler if scaler is not None and scaler.is_enabled() else None, before_update
         self.reports: list[GraphReport] = []
-        self._mode, self._options = mode, options
         self._asked = options_of_backend(mode, options)
         roots = [getattr(model, "_orig_mod", model), *([loss_fn] if isinstance(loss_fn, nn.Module) else [])]
         self._model = roots[0]
         self._modules = list({id(m): m for root in roots for m in root.modules()}.values())
         self._steps: dict[Any, list[CompiledStep | None]] = {}
+        given: dict[str, Any] = {"backend": "kitsune", "mode": mode, "options": options}
+        self._compile = functools.partial(torch.compile, **given)
         self._parts: tuple[Callable[..., Any], Callable[..., Any]] | None = None
 
     def __call__(self, inputs: Any, *targets: Any, update: bool = True) -> Any:
@@ -97,16 +113,21 @@ class TrainStep:
             What `loss_fn` gave, without gradients.
         """
         batch, spec = tree_flatten((inputs, targets))
-        key = self._key(batch, spec, update)
-        groups = self.optimizer.param_groups
-        step = next((each for each in self._steps.get(key, ()) if each is None or each.fits(groups)), self)
-        step = self._compiled(key, batch, spec, update) if step is self else step
+        step = self._step(batch, spec, update)
         if step is None:
             return self._run_in_parts(inputs, targets, update)
         result = step(batch)
         if update:
             self.optimizer._opt_called = True  # what LR schedulers look for
         return result
+
+    def _step(self, batch: Sequence[Any], spec: Any, update: bool) -> CompiledStep | None:
+        """The step for a batch, or of an update alone where `spec` is None; None where it runs in parts."""
+        key, groups = self._key(batch, spec, update), self.optimizer.param_groups
+        for step in self._steps.get(key, ()):
+            if step is None or step.fits(groups):
+                return step
+        return self._compiled(key, batch, spec, update)
 
     def _forward(self, inputs: Any, targets: Sequence[Any]) -> Any:
         if isinstance(inputs, Mapping):
@@ -125,8 +146,11 @@ class TrainStep:
         return (
             *seen, spec, update,
             tuple([m.training for m in self._modules]),
-            tuple([(id(p), p.dtype, p.device, p.requires_grad, p.grad is None, len(state.get(p, ()))) for p in parameters]),
+            tuple([(id(p), p.dtype, p.device, p.requires_grad, p.grad is None) for p in parameters]),
+            tuple([len(p._backward_hooks or ()) for p in parameters]),
+            tuple([len(state.get(p, ())) for p in parameters]) if update else (),
             str(group_constants(self.optimizer)) if update else "",
+            scaling_constants(self.scaler),
             *[(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")],
         )  # fmt: skip
 
@@ -136,13 +160,16 @@ class TrainStep:
     def _compiled(self, key: Any, batch: Sequence[Any], spec: Any, update: bool) -> CompiledStep | None:
         """The step for a key, which is kept; None where it runs in parts."""
         problem = None
-        if any(nn.parameter.is_lazy(t) for m in self._modules for t in (*m._parameters.values(), *m._buffers.values())):
+        if spec is not None and any(isinstance(m, DistributedDataParallel) for m in self._modules):
+            problem = "DistributedDataParallel sends gradients while others are computed"
+        elif any(nn.parameter.is_lazy(t) for m in self._modules for t in (*m._parameters.values(), *m._buffers.values())):
             problem = "the model has parameters without sizes, which its first call gives them"
         elif self._count() >= MOST:
             problem = f"there are {MOST} programs of it for other sizes, modes or numbers"
         else:
             try:
-                asked = Asked(self._modules, lambda *flat: self._forward(*tree_unflatten(flat, spec)), self.optimizer, update)
+                forward = (lambda *flat: self._forward(*tree_unflatten(flat, spec))) if spec is not None else None
+                asked = Asked(self._modules, forward, self.optimizer, update, self.scaler, self.before_update)
                 step = CompiledStep(asked, batch, *self._asked, self.reports.append)
             except UnsupportedError as error:
                 if self._asked[0].require_full:
@@ -156,23 +183,40 @@ class TrainStep:
                 return step
         if self._asked[0].require_full:
             raise UnsupportedError("train_step", f"option 'require_full' wants all of a step in programs: {problem}")
-        warnings.warn(f"kitsune: a training step runs in parts: {problem}", stacklevel=4)
-        logger.info("a training step runs in parts: %s", problem)
+        what = "a training step" if spec is not None else "an optimizer's update"
+        warnings.warn(f"kitsune: {what} runs in parts: {problem}", stacklevel=5)
+        logger.info("%s runs in parts: %s", what, problem)
         if self._count() < MOST:
             self._steps.setdefault(key, []).append(None)
         return None
 
     def _run_in_parts(self, inputs: Any, targets: Sequence[Any], update: bool) -> Any:
-        """Forward and backward, and the update, as torch.compile makes graphs of them."""
+        """Forward and backward as torch.compile makes graphs of them, and the update, if it can be traced, as one."""
         if self._parts is None:
-            given = {"backend": "kitsune", "mode": self._mode, "options": self._options}
-            self._parts = torch.compile(self._forward, **given), torch.compile(self.optimizer.step, **given)
-        forward, step = self._parts
+            self._parts = self._compile(self._forward), self._compile(self.optimizer.step)
         with torch.enable_grad():
-            made = forward(inputs, targets)
-            (made[0] if isinstance(made, tuple | list) else made).backward()
+            made = self._parts[0](inputs, targets)
+            loss = made[0] if isinstance(made, tuple | list) else made
+            (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         if update:
-            step()
+            step = self._step((), None, True)
+            if step is not None:
+                step(())
+                self.optimizer._opt_called = True
+            else:
+                self._update()
             for parameter in [p for m in self._modules for p in m._parameters.values() if p is not None]:
                 parameter.grad = None
         return tree_map_only(Tensor, Tensor.detach, made)
+
+    def _update(self) -> None:
+        assert self._parts is not None
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        if self.before_update is not None:
+            self.before_update()
+        if self.scaler is None:
+            self._parts[1]()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
