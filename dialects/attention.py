@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 
 from torch_mlir import ir
 
@@ -29,6 +30,7 @@ __all__ = [
     "operand_of",
     "read_attention",
     "summed_factors",
+    "weighted_sums",
 ]
 
 
@@ -180,6 +182,33 @@ def operand_of(node: Node) -> Operand:
 def summed_factors(op: ir.Operation, loops: list) -> Flat:
     pairs = zip(loops, iterator_kinds(op), strict=True)
     return tuple(factor for loop, kind in pairs if kind == "reduction" for factor in flat(loop))
+
+
+def weighted_sums(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
+    """The contractions of which `read_attention` may find the scores' product, found in one walk over all operations.
+
+    Args:
+        ops: operations, each after those that make its operands.
+    """
+    product, weights = 1, 2  # what is computed from a contraction, and from an exponential behind one
+    behind: dict[ir.Value, int] = {}
+    found: list[ir.Operation] = []
+    for op in ops:
+        if not (is_generic(op) or is_reshape(op)):
+            continue
+        if is_contraction(op):
+            if any(behind.get(operand, 0) & weights for operand in list(op.operands)[:2]):
+                found.append(op)
+            behind[op.results[0]] = product
+            continue
+        below = 0
+        for operand in op.operands:
+            below |= behind.get(operand, 0)
+        if below == product and is_generic(op) and any(inner.name == "math.exp" for inner in body_of(op)):
+            below |= weights
+        if below:
+            behind.update((result, below) for result in op.results)
+    return found
 
 
 def _score_product(weighted: ir.Operation) -> tuple[ir.Operation, int]:

@@ -18,7 +18,7 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.attention.tiles import JOINED_ROWS
-from kitsune_mlir.dialects.attention import Attention, Operand, read_attention
+from kitsune_mlir.dialects.attention import Attention, Operand, read_attention, weighted_sums
 from kitsune_mlir.dialects.attention_gradient import Gradient, between, read_attention_gradient, sums_of_products
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import defining_op, is_contraction
@@ -141,7 +141,7 @@ class FuseAttention(Pass):
             sums = sums_of_products(walk(module))
             wanted = {hash(found.product) for op in sums if (found := self._taken(op, contractions)) and found.made}
             logarithms: dict[int, tuple[ir.Operation, ir.Value]] = {}
-            for op in contractions:
+            for op in weighted_sums(walk(module)):
                 try:
                     attention = read_attention(op)
                 except MatchFailure:

@@ -154,6 +154,8 @@ def _pool(r: random.Random, m: Recorder, seen: list[Value]) -> Value:
     kernel = min(r.choice((2, 3)), *x.shape[2:])
     if kind == "adaptive":
         return m(_of("adaptive_avg_pool{}d", x), x, tuple(r.randint(1, size) for size in x.shape[2:]))
+    if kind == "avg" and x.sample.ndim == 5 and x.dtype == torch.bfloat16:
+        kind = "max"  # PyTorch has no such average on a processor
     padding = r.choice((0, kernel // 2))
     return m(_of(kind + "_pool{}d", x), x, kernel, r.choice((1, 2)), padding, exact=kind == "max")
 

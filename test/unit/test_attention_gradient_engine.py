@@ -17,6 +17,7 @@ from kitsune_mlir.codegen.gpu.engines.attention.gradient_engine import Attention
 from kitsune_mlir.codegen.gpu.engines.attention.gradient_plan import GradientPlan
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.attention import read_attention, weighted_sums
 from kitsune_mlir.dialects.attention_gradient import between, sums_of_products
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import is_contraction
@@ -86,6 +87,12 @@ def test_sums_are_found_in_one_walk(name: str) -> None:
             with contextlib.suppress(MatchFailure):
                 if between(op).slope is not None:
                     searched.append(op)
+        read = []
+        for op in filter(is_contraction, walk(module.operation)):
+            with contextlib.suppress(MatchFailure):
+                read_attention(op)
+                read.append(op)
+        assert read and {hash(op) for op in read} <= {hash(op) for op in weighted_sums(walk(module.operation))}
     assert searched and {hash(op) for op in searched} <= {hash(op) for op in found}
 
 
@@ -96,6 +103,7 @@ def test_layers_without_gradients_have_no_such_sums() -> None:
     with module.context, ir.Location.unknown():
         assert sum(map(is_contraction, walk(module.operation))) >= 8
         assert not sums_of_products(walk(module.operation))
+        assert len(weighted_sums(walk(module.operation))) == 2  # an attention each
 
 
 @pytest.mark.parametrize("name", todays([name for name in TRAINED if name not in ("many", "keys_1000", "keys_1000_causal")], 6))
