@@ -201,7 +201,7 @@ def test_predictions_and_memory_name_the_farthest():
     entries = {
         "near": {**entry("near", "breadth"), "own": 0.03, "predicted": 0.02},
         "slow": {**entry("slow", "breadth"), "own": 0.5, "predicted": 0.01},
-        "short": {**entry("short", "breadth"), "own": 0.05, "predicted": 0.01, "back_to_back": times},
+        "short": {**entry("short", "breadth"), "own": 0.05, "predicted": 0.012, "back_to_back": times},
         "unknown": entry("unknown", "breadth"),
     }
     lines = prediction_table(entries)
