@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bench import compile_time
 from bench.tables import geometric_mean
 from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import find_machine
 
-__all__ = ["memory_table", "prediction_table"]
+__all__ = ["compile_table", "memory_table", "prediction_table"]
 
 Entries = Mapping[str, Mapping[str, Any]]
 SHOWN = 15
@@ -72,4 +73,21 @@ def memory_table(entries: Entries) -> list[str]:
         memory = entries[name]["memory"]
         given, own, peer = (memory[key] / 1e6 for key in ("given", "kitsune", "compile"))
         lines.append(f"| {name} | {given:.1f} | {given + own:.1f} | {given + peer:.1f} | {shares[name]:.2f} |")
+    return lines
+
+
+def compile_table(record: Mapping[str, Any]) -> list[str]:
+    """Seconds from a model to cubins, of a record of `bench.compile_time`."""
+    cases, e = record["cases"], record["environment"]
+    rows = [(name, cases[name]["cold"], cases[name]["cached"]) for name in sorted(cases)]
+    lines = [
+        f"Seconds from an `nn.Module` in bf16 to cubins for {record['target']}, with nothing kept and from the cache; "
+        f"importing torch and kitsune_mlir is not counted. {record['cores']} cores for each case{record.get('beside', '')}. "
+        f"{e['device']}, PyTorch {e['torch']}, {e['date'][:10]}, commit `{e['commit']:.12}`; `{record['command']}`",
+        "",
+        compile_time.table(rows),
+    ]
+    if {"layers_12", "layers_48"} <= cases.keys():
+        few, many = (cases[name]["cold"]["wall"] for name in ("layers_12", "layers_48"))
+        lines.append(f"\n48 equal layers take {many / few:.2f} times as long as 12.")
     return lines

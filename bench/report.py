@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.hand_offs import copies_table, hand_off_table, ring_table
 from bench.headline import headline
-from bench.more_tables import memory_table, prediction_table
+from bench.more_tables import compile_table, memory_table, prediction_table
 from bench.peers import PEERS
 from bench.records import Record, merge
 from bench.tables import (
@@ -144,6 +144,7 @@ def report() -> str:
         *generic(),
         "",
     ]
+    lines += ["## Compile time", "", *compile_table(load("compile-time-host.json")), ""]
     if (RESULTS / HOST).exists():
         lines += ["## Host", "", *host(), ""]
     lines += ["## Correctness on the device", "", *correctness(), spills(entries), *slow(entries), ""]

@@ -20,7 +20,7 @@ from kitsune_mlir.machine.stage_work import work_of_stage
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes.base import PassFailure
 from kitsune_mlir.passes.remarks import remark
-from kitsune_mlir.passes.spatial.allocation import Allocation, Budget, Flow, Stage, allocate
+from kitsune_mlir.passes.spatial.allocation import Allocation, Budget, Flow, Stage, allocate, least_seconds
 
 from .times import Launches, busy_seconds, launches_of, limits_of, temporal_seconds
 
@@ -170,8 +170,7 @@ def set_mode(pipeline: ir.Operation, wanted: str, target: Target, measured: Mapp
         if len(model.stages) > 1:
             launches = launches_of(model.stages, model.flows, budget)
             seconds["separate"] = launches.seconds
-            least = busy_seconds(model.stages, budget)
-            if wanted == "spatial" or (wanted == "auto" and least < CLEARLY_SPATIAL * seconds["temporal"]):
+            if wanted == "spatial" or (wanted == "auto" and may_be_spatial(model.stages, model.flows, budget, seconds)):
                 allocation = allocate(model.stages, model.flows, budget)
             if isinstance(allocation, Allocation):
                 seconds["spatial"] = allocation.seconds
@@ -181,6 +180,18 @@ def set_mode(pipeline: ir.Operation, wanted: str, target: Target, measured: Mapp
         if mode == "spatial" and isinstance(allocation, Allocation):
             _write_rings(pipeline, model.flows, allocation)
     _write(pipeline, mode, allocation, launches, target)
+
+
+def may_be_spatial(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget, seconds: Mapping[str, float]) -> bool:
+    """Whether an allocation may take so little time that `choose` takes it: only then it is worth looking for one.
+
+    Args:
+        seconds: of the other modes.
+    """
+    limit = CLEARLY_SPATIAL * seconds["temporal"]
+    if seconds["separate"] < CLEARLY_SEPARATE * seconds["temporal"]:
+        limit = min(limit, seconds["separate"])
+    return busy_seconds(stages, budget) < limit and least_seconds(stages, flows, budget) < limit
 
 
 def _counts_rows(pipeline: ir.Operation) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 
 from kitsune_mlir.machine import rates
 
-__all__ = ["Allocation", "Budget", "Flow", "Stage", "allocate"]
+__all__ = ["Allocation", "Budget", "Flow", "Stage", "allocate", "least_seconds"]
 
 SECONDS = 1.5
 """Most time for the solver; what it has found by then stands."""
@@ -121,6 +121,16 @@ def allocate(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget) -> 
     if len(stages) > budget.workers:
         return f"{len(stages)} stages cannot own {budget.workers} multiprocessors"
     return _Problem(stages, flows, budget).solve()
+
+
+def least_seconds(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget) -> float:
+    """What no allocation stays below: each stage with all multiprocessors but one for every other. Infinity where there are
+    too few. The solver takes up to `SECONDS`, this none."""
+    most = budget.workers - len(stages) + 1
+    if most < 1:
+        return math.inf
+    problem = _Problem(stages, flows, budget)
+    return max(problem.last_end([most] * len(stages)), *(seconds for _, seconds in problem.shared_limits()))
 
 
 def worker_choices(tiles: int, workers: int) -> list[int]:
@@ -267,9 +277,9 @@ class _Problem:
 
     def _found(self, workers: Sequence[int], depths: Sequence[int]) -> Allocation:
         shared = [seconds for _, seconds in self.shared_limits()]
-        return Allocation(tuple(workers), tuple(depths), max(self._last_end(workers), *shared), self._limits(workers))
+        return Allocation(tuple(workers), tuple(depths), max(self.last_end(workers), *shared), self._limits(workers))
 
-    def _last_end(self, workers: Sequence[int]) -> float:
+    def last_end(self, workers: Sequence[int]) -> float:
         """When the last stage ends, if nothing but the stages before holds one up."""
         starts, ends = [0.0] * len(workers), [0.0] * len(workers)
         for n, stage in enumerate(self.stages):

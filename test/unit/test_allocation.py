@@ -10,9 +10,18 @@ import pytest
 
 from kitsune_mlir.machine.rates import LAUNCH_GAP
 from kitsune_mlir.machine.target import find_target
-from kitsune_mlir.passes.modes.choice import choose, scaled
+from kitsune_mlir.passes.modes.choice import choose, may_be_spatial, scaled
 from kitsune_mlir.passes.modes.times import MOST_STAGES, launches_of, limits_of, separate_seconds, temporal_seconds
-from kitsune_mlir.passes.spatial.allocation import CHOICES, Allocation, Budget, Flow, Stage, allocate, worker_choices
+from kitsune_mlir.passes.spatial.allocation import (
+    CHOICES,
+    Allocation,
+    Budget,
+    Flow,
+    Stage,
+    allocate,
+    least_seconds,
+    worker_choices,
+)
 
 H200 = Budget(132, 4.3e12, 7e12, 3.1e12, 9 << 20, 50 << 20, 1e-6)
 US = 1e-6
@@ -102,6 +111,28 @@ def test_64_stages_in_two_seconds(seed: int):
     found = solved(stages, flows)
     assert time.process_time() - start < 2
     assert found.seconds > 0 and len(found.workers) == 64
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_allocation_is_faster_than_the_bound(seed: int):
+    r = random.Random(seed)
+    count = r.choice((2, 5, 12))
+    stages = [stage(f"s{n}", r.choice((1, 7, 64, 500)), r.uniform(2, 9) * US, r.uniform(0.5, 6) * US) for n in range(count)]
+    flows = [Flow(r.randrange(n), n, 1e6, 8192, r.random() < 0.4) for n in range(1, count)]
+    assert 0 < least_seconds(stages, flows, H200) <= solved(stages, flows).seconds
+    assert least_seconds(stages, flows, dataclasses.replace(H200, workers=count - 1)) == math.inf
+
+
+def test_layers_one_after_the_other_are_not_dealt_out():
+    """What the bound knows without the solver: each of 60 stages waits for the one before, whoever has the multiprocessors."""
+    stages = [stage(f"s{n}", 132, 4 * US, 3 * US) for n in range(60)]
+    for whole in (True, False):
+        flows = [Flow(n, n + 1, 1e6, 8192, whole) for n in range(59)]
+        seconds = {"temporal": temporal_seconds(stages, flows, H200), "separate": launches_of(stages, flows, H200).seconds}
+        assert not may_be_spatial(stages, flows, H200, seconds)
+    apart = [stage(f"s{n}", 1, 40 * US, 40 * US) for n in range(60)]
+    seconds = {"temporal": temporal_seconds(apart, [], H200) * 60, "separate": 60 * 40 * US}
+    assert may_be_spatial(apart, [], H200, seconds)
 
 
 def test_choices_of_workers_are_those_that_change_the_rounds():
