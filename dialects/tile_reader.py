@@ -97,6 +97,7 @@ class TileProgram:
             name = {"input": f"argument {number}", "result": f"result {number}"}.get(role, "the arena")
             self._declare(self.function, arguments[n], role, n, 0, name)
         self.arena = self.buffers[arguments[-1]]
+        self._arenas = {value: buffer for value, buffer in self.buffers.items() if buffer.role == "arena"}
         for op in self.block.operations:
             self._read(op.operation)
 
@@ -176,10 +177,10 @@ class TileProgram:
             raise MalformedProgram(op, _HOLDS)
 
     def _view(self, op: ir.Operation) -> None:
-        shift = self._indices.of(op.operands[1])
-        if op.operands[0] != self.arena.value or shift is None or len(op.operands) > 2:
+        shift, arena = self._indices.of(op.operands[1]), self._arenas.get(op.operands[0])
+        if arena is None or shift is None or len(op.operands) > 2:
             raise MalformedProgram(op, "must show the arena at a constant offset")
-        start, arena = int(shift), self.arena
+        start = int(shift)
         name = f"the buffer at arena byte {start}"
         buffer = self._declare(op, op.results[0], arena.role, arena.argument, start, name)
         if start < 0 or start + buffer.bytes > arena.bytes:

@@ -21,18 +21,19 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import block_id, for_, global_ti
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, reduce_add, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64
-from kitsune_mlir.codegen.gpu.engines.registry import ENGINES, choose
+from kitsune_mlir.codegen.gpu.engines.registry import ENGINES
 from kitsune_mlir.codegen.gpu.interface.context import KernelState, TaskContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.operands import Arguments, Operands, Row, Table, Word
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.semaphores import Semaphores
-from kitsune_mlir.codegen.gpu.kernel.footprint import REGISTER_FILE, Footprint
+from kitsune_mlir.codegen.gpu.kernel.footprint import Footprint
 from kitsune_mlir.codegen.gpu.kernel.kernel import ArrayParameter, Kernel
 from kitsune_mlir.codegen.gpu.kernel.live import counts_rows, endings, pass_over
 from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks, advance, by_multiprocessor
+from kitsune_mlir.codegen.gpu.kernel.planned import planned
 from kitsune_mlir.codegen.gpu.kernel.requests import RequestTable, acquire_map
-from kitsune_mlir.codegen.gpu.kernel.schedule import Schedule, make_schedule
+from kitsune_mlir.codegen.gpu.kernel.schedule import Schedule
 from kitsune_mlir.codegen.gpu.kernel.spatial.shares import Shares
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async_shared, initialize
 from kitsune_mlir.codegen.gpu.sm90.pdl import launch_dependents, wait_for_prerequisites
@@ -42,7 +43,7 @@ from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.errors import UnsupportedError
 from kitsune_mlir.runtime.manifest import TIMESTAMP_BYTES, WAITS_BYTES, Manifest
 
-__all__ = ["Decision", "Executor", "build"]
+__all__ = ["Builder", "Decision", "Executor", "build"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,21 +87,15 @@ def build(
         raise UnsupportedError(f"several requests of '{name}'", limit, mode, str(program.function.location))
     with program.function.context, ir.Location.unknown():
         placement = Shares.of(program) or AllBlocks()
-
-        def schedule(options: KernelOptions) -> Schedule:
-            join = not counts_rows(program, options)
-            return make_schedule(program, options, placement, engines, lambda task, own: choose(task, own, engines), join)
-
-        made = schedule(options)
-        # A task that wants many registers limits the threads of all: the others plan again with that in mind.
-        most = min((REGISTER_FILE // plan.registers // 32 * 32 for plan in made.plans), default=options.threads)
-        if any(plan.threads > most for plan in made.plans):
-            options = dataclasses.replace(options, threads=most)
-            made = schedule(options)
-        return _Builder(program, name, options, made, engines, placement).build()
+        options, made = planned(program, options, placement, engines, join=not counts_rows(program, options))
+        return Builder(program, name, options, made, engines, placement).build()
 
 
-class _Builder:
+class Builder:
+    """Emits the kernel of a program that has been planned."""
+
+    footprint = Footprint
+
     def __init__(
         self,
         program: ProgramView,
@@ -113,7 +108,7 @@ class _Builder:
         self.program, self.name, self.options, self.engines = program, name, options, engines
         self.schedule, self.plans = schedule, schedule.plans
         self.placement = placement
-        self.needs = Footprint(program, name, options, schedule, placement)
+        self.needs = self.footprint(program, name, options, schedule, placement)
         self.threads, self.members = self.needs.threads, self.needs.members
         self.order = [schedule.body_of(run) for run in range(len(schedule.runs))]
         self.table = Table(self.order)
@@ -319,11 +314,14 @@ class _Builder:
         """The kernel as task `number`, or one like it, sees it; `dealt` as of `_emit_run`."""
         plan, mine = self.plans[number], self.ranges[self.placement.group(number)]
         first, count = dealt or (advance(mine.first, operands.start, mine.count), mine.count)
-        partials = offset(self.workspace, self.manifest.partials_offset)
+        partials = self._partials()
         shared = self.state, plan, self.shared, self.scratch, self.barrier_base, operands
         ending = self.endings.of.get(number)
         end = None if ending is None else ending.end(self._count)
         return TaskContext(*shared, first, partials, count, end)
+
+    def _partials(self) -> Value:
+        return offset(self.workspace, self.manifest.partials_offset)
 
     def _count(self, argument: int) -> Value:
         """What an argument holds, i64: no task writes it."""

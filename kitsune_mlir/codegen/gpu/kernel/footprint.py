@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.interface.operands import Member
 from kitsune_mlir.codegen.gpu.interface.plan import BARRIER_BYTES, KernelOptions, MapUse, Plan
-from kitsune_mlir.codegen.gpu.interface.split import lay_out
+from kitsune_mlir.codegen.gpu.interface.split import PartialsSlot, lay_out
 from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks
 from kitsune_mlir.codegen.gpu.kernel.schedule import Schedule
 from kitsune_mlir.codegen.gpu.kernel.semaphore_names import counter_names
@@ -54,7 +54,7 @@ class Footprint:
             raise CompileError(
                 f"kernel '{name}': a task wants {self.barriers} mbarriers, at most {BARRIER_BYTES // Barrier.BYTES} fit"
             )
-        self.partials, self.partial_bytes, self.slots = lay_out([plan.split for plan in plans], program.slots)
+        self.partials, self.partial_bytes, self.slots = self.lay_out(plans)
         self.cluster = max(plan.cluster for plan in plans)
         if self.cluster > 1 and (self.slots or not placement.everywhere or len(plans) > 1):
             raise CompileError(
@@ -68,8 +68,16 @@ class Footprint:
         self.places = {memory: number for number, memory in enumerate(used)} if apart else None
         self.members = [
             Member(plan.task, tuple(map(self._number_of, plan.tensor_maps)), place, start)
-            for plan, place, start in zip(plans, self.partials, schedule.starts, strict=True)
+            for plan, place, start in zip(plans, self.partials, self.starts(), strict=True)
         ]
+
+    def lay_out(self, plans: Sequence[Plan]) -> tuple[list[PartialsSlot | None], int, int]:
+        """Where the plans' partial results and counters are; bytes of the former, number of all counters."""
+        return lay_out([plan.split for plan in plans], self.program.slots)
+
+    def starts(self) -> Sequence[int]:
+        """For each task, how many pieces of work are dealt out before its first."""
+        return self.schedule.starts
 
     def _number_of(self, use: MapUse) -> int:
         return self.maps.setdefault((use.buffer.argument, use.buffer.offset, use.map), len(self.maps))
