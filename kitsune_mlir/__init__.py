@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from kitsune_mlir.dynamo.explain import explain
+    from kitsune_mlir.epochs import epoch_kernel
     from kitsune_mlir.models import compile
     from kitsune_mlir.pipeline import Options
     from kitsune_mlir.runtime.load import load
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "compile": "kitsune_mlir.models",
+    "epoch_kernel": "kitsune_mlir.epochs",
     "explain": "kitsune_mlir.dynamo.explain",
     "Options": "kitsune_mlir.pipeline",
     "load": "kitsune_mlir.runtime.load",
@@ -39,7 +41,19 @@ _WHERE = {
     "window": "kitsune_mlir.windows.capture",
 }
 
-__all__ = ["Options", "Program", "Window", "compile", "explain", "load", "serve", "simulate", "train_step", "window"]
+__all__ = [
+    "Options",
+    "Program",
+    "Window",
+    "compile",
+    "epoch_kernel",
+    "explain",
+    "load",
+    "serve",
+    "simulate",
+    "train_step",
+    "window",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -215,8 +215,8 @@ def launch(machine: Machine, module: ir.Operation, manifest: Manifest, pointers:
     )
 
 
-def run_blocks(blocks: Sequence[KernelBlock], context: ir.Context, kernel: str, pointers: Sequence[int]) -> None:
-    """Run a kernel's blocks at once, each in a thread of its own, with the same parameters: pointers.
+def run_blocks(blocks: Sequence[KernelBlock], context: ir.Context, kernel: str, pointers: Sequence[int], *words: int) -> None:
+    """Run a kernel's blocks at once, each in a thread of its own, with the same parameters: pointers, then i32 words.
 
     Raises:
         AssertionError, TimeoutError: what any block ran into.
@@ -226,7 +226,8 @@ def run_blocks(blocks: Sequence[KernelBlock], context: ir.Context, kernel: str, 
     def work(block: KernelBlock) -> None:
         try:
             with context, ir.Location.unknown():
-                block.run(block.functions[kernel], [block.words(p, np.int64) for p in pointers])
+                parameters = [*(block.words(p, np.int64) for p in pointers), *map(block.words, words)]
+                block.run(block.functions[kernel], parameters)
         except BaseException as error:
             failures.append(error)
             block.stop_others()

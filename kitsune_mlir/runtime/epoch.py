@@ -1,0 +1,188 @@
+"""One epoch of work for an epoch kernel, put into the words that its launch takes (`runtime/epoch_manifest.py`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from kitsune_mlir.errors import ArgumentError
+from kitsune_mlir.runtime.epoch_manifest import HEAD_BYTES, RECORD, RECORD_BYTES, EpochManifest, EpochProgram
+from kitsune_mlir.runtime.manifest import SLOT_STRIDE, Parameter
+
+__all__ = ["Epoch", "Instance", "Packed"]
+
+_UNIT = 256
+"""Arenas and partial results of instances begin at multiples of so many bytes."""
+_MAP_BYTES = 128
+MOST_TICKETS = 1 << 28
+
+
+@dataclasses.dataclass(frozen=True)
+class Instance:
+    """A run of a program.
+
+    Attributes:
+        program: number of the program in the kernel.
+        pointers: addresses of its inputs, then of its results.
+        upstream: numbers of the earlier instances that have to end before it begins.
+        predicate: address of a value of `predicate_bytes` bytes; where it is zero when all that is upstream has ended, nothing
+            is done. 0: there is none.
+    """
+
+    program: int
+    pointers: Sequence[int]
+    upstream: Sequence[int] = ()
+    predicate: int = 0
+    predicate_bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """What a launch is given: bytes that go to the device, and where in them everything begins."""
+
+    data: np.ndarray
+    tickets: int
+    records: int
+    upstream: int
+    maps: int
+
+
+class Epoch:
+    """Instances in the order in which they were appended.
+
+    Args:
+        manifest: of the kernel.
+
+    Attributes:
+        tickets: pieces of work.
+        arena_bytes, partial_bytes: memory for intermediates and for partial results that all instances need.
+        slots: counters of all instances.
+    """
+
+    def __init__(self, manifest: EpochManifest):
+        self.manifest = manifest
+        self.instances: list[Instance] = []
+        self.tickets = self.arena_bytes = self.partial_bytes = self.slots = 0
+        self._links = self._maps = 0
+        self._words = [_words(program) for program in manifest.programs]
+
+    def __len__(self) -> int:
+        return len(self.instances)
+
+    def append(self, instance: Instance) -> int:
+        """Add a run; its number in the epoch.
+
+        Raises:
+            ArgumentError: it depends on one that is not there yet, or has another number of pointers than its program takes, or
+                a predicate of no size that there is.
+        """
+        program, number = self.manifest.programs[instance.program], len(self.instances)
+        wanted = program.arguments - 1
+        if len(instance.pointers) != wanted:
+            raise ArgumentError(f"program {instance.program} takes {wanted} pointers, got {len(instance.pointers)}")
+        if any(not 0 <= other < number for other in instance.upstream):
+            raise ArgumentError(f"instance {number} depends on {list(instance.upstream)}: those before it can be named only")
+        if instance.predicate and instance.predicate_bytes not in (1, 4, 8):
+            raise ArgumentError(f"a predicate has 1, 4 or 8 bytes, not {instance.predicate_bytes}")
+        if self.tickets + program.pieces > MOST_TICKETS:
+            raise ArgumentError(f"an epoch has at most {MOST_TICKETS} pieces of work")
+        self.instances.append(instance)
+        self.tickets += program.pieces
+        self.arena_bytes += _rounded(program.arena_bytes)
+        self.partial_bytes += _rounded(program.partial_bytes)
+        self.slots += program.slots
+        self._links += len(instance.upstream)
+        self._maps += len(program.maps)
+        return number
+
+    @property
+    def counter_bytes(self) -> int:
+        """Bytes of the counters, which are zero before the launch."""
+        return HEAD_BYTES + self.slots * SLOT_STRIDE
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of what `pack` gives."""
+        return self._places()[-1]
+
+    def _places(self) -> tuple[int, int, int, int, int]:
+        """Where tickets, records, upstream and tensor maps begin, and the end of all."""
+        records = self.manifest.record_bytes * len(self.instances)
+        ends = [0]
+        for size in (8 * self.tickets, records, 8 * self._links, _MAP_BYTES * self._maps):
+            ends.append(ends[-1] + -(-size // _MAP_BYTES) * _MAP_BYTES)
+        return ends[0], ends[1], ends[2], ends[3], ends[4]
+
+    def pack(self, base: int, arena: int, encode: Callable[[Parameter, int], bytes]) -> Packed:
+        """The words of a launch.
+
+        Args:
+            base: the address that they will have.
+            arena: address of `arena_bytes` bytes.
+            encode: gives the bytes of a tensor map of memory that begins at an address.
+        """
+        tickets_at, records_at, upstream_at, maps_at, size = self._places()
+        data = np.zeros(size, np.uint8)
+        programs, instances = self.manifest.programs, self.instances
+        which = np.array([one.program for one in instances], np.int64)
+        pieces = np.array([program.pieces for program in programs], np.int64)[which]
+        first = np.concatenate([[0], np.cumsum(pieces)[:-1]])
+        tickets = data[: 8 * self.tickets].view(np.int32).reshape(-1, 2)
+        tickets[:, 0] = np.repeat(np.arange(len(instances)), pieces)
+        tickets[:, 1] = np.concatenate([self._words[number] for number in which])
+
+        def of(name: str) -> np.ndarray:
+            return np.array([getattr(program, name) for program in programs], np.int64)[which]
+
+        def starts(sizes: np.ndarray) -> np.ndarray:
+            return np.concatenate([[0], np.cumsum(sizes)[:-1]])
+
+        counts = np.array([len(program.maps) for program in programs], np.int64)[which]
+        links = np.array([len(one.upstream) for one in instances], np.int64)
+        slots = starts(of("slots"))
+        arenas = arena + starts(_rounded(of("arena_bytes")))
+        each = self.manifest.record_bytes
+        whole = data[records_at : records_at + each * len(instances)].reshape(-1, each)
+        records = np.zeros(len(instances), RECORD)
+        done = slots + of("done") - of("first_slot")
+        records["pointers"] = RECORD_BYTES - 8 * of("first_pointer")
+        records["maps"] = base + maps_at + _MAP_BYTES * (starts(counts) - of("first_map"))
+        records["partials"] = starts(_rounded(of("partial_bytes")))
+        records["predicate"] = [one.predicate for one in instances]
+        records["predicate_bytes"] = [one.predicate_bytes for one in instances]
+        records["first"], records["first_ticket"] = first - of("first_piece"), first
+        records["slots"] = slots - of("first_slot")
+        records["upstream"], records["upstream_count"] = starts(links), links
+        records["done"], records["target"] = done, of("target")
+        others = np.array([other for one in instances for other in one.upstream], np.int64)
+        pairs = data[upstream_at : upstream_at + 8 * self._links].view(np.int32).reshape(-1, 2)
+        pairs[:, 0], pairs[:, 1] = done[others], of("target")[others]
+        whole[:, :RECORD_BYTES] = records.view(np.uint8).reshape(-1, RECORD_BYTES)
+        rows = whole[:, RECORD_BYTES:].view(np.uint64)
+        for row, instance, own in zip(rows, instances, arenas.tolist(), strict=True):
+            row[: len(instance.pointers) + 1] = (*instance.pointers, own)
+        if self._maps:
+            maps = b"".join(
+                encode(one, _start(one, programs[instance.program], instance.pointers, own))
+                for instance, own in zip(instances, arenas.tolist(), strict=True)
+                for one in programs[instance.program].maps
+            )
+            data[maps_at : maps_at + len(maps)] = np.frombuffer(maps, np.uint8)
+        return Packed(data, tickets_at, records_at, upstream_at, maps_at)
+
+
+def _words(program: EpochProgram) -> np.ndarray:
+    """The second words of a program's tickets."""
+    return np.concatenate([np.full(step.pieces, 2 * step.step + step.root, np.int32) for step in program.steps])
+
+
+def _rounded(size):  # of a number or an array
+    return -(-size // _UNIT) * _UNIT
+
+
+def _start(map_: Parameter, program: EpochProgram, pointers: Sequence[int], arena: int) -> int:
+    """Address of a tensor map's first element."""
+    first = {"input": 0, "result": len(program.input_bytes)}
+    return (arena if map_.of == "arena" else pointers[first[map_.of] + map_.index]) + map_.offset

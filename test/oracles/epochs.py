@@ -1,0 +1,219 @@
+"""Launches of epochs, step by step: blocks that claim tickets, wait and post in any interleaving, from the launch's words.
+
+    python -m test.oracles.epochs [--epochs N] [--seed N]
+
+Random epochs of random programs are packed and proved (`runtime/epoch_check.py`), and run with random numbers of blocks: each
+must end, and no piece may begin before what its instance depends on has ended. Then a word is changed: the proof must find it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import random
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from kitsune_mlir.runtime.epoch import Epoch, Instance, Packed
+from kitsune_mlir.runtime.epoch_check import EpochFault, check_epoch
+from kitsune_mlir.runtime.epoch_manifest import RECORD, EpochManifest, EpochProgram, EpochStep
+
+__all__ = ["BASE", "Hang", "TooEarly", "faulty", "packed", "play", "random_epoch", "records_of"]
+
+_OFFSETS = [RECORD.fields[name][1] for name in RECORD.names or ()]  # pyright: ignore
+BASE, ARENA = 1 << 40, 1 << 41
+
+
+class Hang(AssertionError):
+    """No block can go on."""
+
+
+class TooEarly(AssertionError):
+    """A piece begins while what its instance depends on has not ended."""
+
+
+def random_programs(draw: random.Random) -> list[EpochProgram]:
+    """Programs whose tasks follow each other: a piece of a later task waits for all pieces of the one before."""
+    programs: list[EpochProgram] = []
+    pointers = slots = pieces = steps = 0
+    for number in range(draw.randint(1, 4)):
+        tasks = [
+            EpochStep(steps + n, f"task {number}.{n}", "none", draw.randint(1, 4), root=not n)
+            for n in range(draw.randint(1, 3))
+        ]
+        inputs, results = draw.randint(0, 3), draw.randint(1, 2)
+        programs.append(
+            EpochProgram(
+                digest=str(number),
+                first_pointer=pointers,
+                first_map=0,
+                first_slot=slots,
+                first_piece=pieces,
+                input_bytes=(4,) * inputs,
+                result_bytes=(4,) * results,
+                arena_bytes=draw.choice((0, 1, 300)),
+                maps=(),
+                slots=len(tasks),
+                partial_bytes=draw.choice((0, 0, 256)),
+                done=slots + len(tasks) - 1,
+                target=tasks[-1].pieces,
+                steps=tuple(tasks),
+            )
+        )
+        pointers, slots, steps = pointers + inputs + results + 1, slots + len(tasks), steps + len(tasks)
+        pieces += programs[-1].pieces
+    return programs
+
+
+def random_epoch(draw: random.Random, size: int = 12) -> Epoch:
+    """An epoch of random programs; some of its instances have predicates."""
+    epoch = Epoch(EpochManifest("epoch", "", 32, 0, 0, 1, tuple(random_programs(draw))))
+    for number in range(draw.randint(1, size)):
+        which = draw.randrange(len(epoch.manifest.programs))
+        program = epoch.manifest.programs[which]
+        pointers = [draw.randrange(1, 1 << 40) for _ in (*program.input_bytes, *program.result_bytes)]
+        upstream = draw.sample(range(number), min(number, draw.choice((0, 1, 1, 2, 5))))
+        predicate = (draw.randrange(1, 1 << 40), draw.choice((1, 4, 8))) if draw.random() < 0.2 else (0, 0)
+        epoch.append(Instance(which, pointers, upstream, *predicate))
+    return epoch
+
+
+def packed(epoch: Epoch) -> Packed:
+    """An epoch's words."""
+    return epoch.pack(BASE, ARENA, lambda parameter, address: bytes(128))
+
+
+def records_of(epoch: Epoch, data: np.ndarray, words: Packed) -> np.ndarray:
+    """The records' fields among a launch's words, to be read and changed."""
+    size = epoch.manifest.record_bytes
+    formats = [RECORD[name] for name in RECORD.names or ()]
+    type_ = np.dtype({"names": RECORD.names, "formats": formats, "offsets": _OFFSETS, "itemsize": size})
+    return data[words.records : words.records + size * len(epoch)].view(type_)
+
+
+def play(epoch: Epoch, words: Packed, blocks: int, draw: random.Random) -> list[int]:
+    """Run the words on so many blocks; the instances in the order in which they ended.
+
+    Raises:
+        Hang, TooEarly: see these.
+    """
+    manifest = epoch.manifest
+    tickets = words.data[words.tickets : words.tickets + 8 * epoch.tickets].view(np.int32).reshape(-1, 2)
+    records = records_of(epoch, words.data, words)
+    links = words.data[words.upstream : words.maps].view(np.int32).reshape(-1, 2)
+    counters = np.zeros(epoch.slots + 1, np.int64)
+    left = [manifest.programs[instance.program].pieces for instance in epoch.instances]
+    skipped = [bool(instance.predicate) and draw.random() < 0.5 for instance in epoch.instances]
+    head, ended = 0, list[int]()
+    # Of each block: the ticket that it does and the one that it has claimed ahead; with two, a block holds on to one.
+    held: list[list[int]] = [[] for _ in range(blocks)]
+
+    def claim(block: int) -> None:
+        nonlocal head
+        held[block].append(head)
+        head += 1
+
+    def ready(ticket: int) -> bool:
+        number, place = tickets[ticket].tolist()
+        record, program = records[number], manifest.programs[epoch.instances[number].program]
+        if place & 1 or record["predicate"]:
+            pairs = links[record["upstream"] : record["upstream"] + record["upstream_count"]]
+            if any(counters[slot] < posts for slot, posts in pairs.tolist()):
+                return False
+        step = (place >> 1) - program.steps[0].step
+        before = int(record["slots"]) + program.first_slot + step - 1
+        return skipped[number] or place & 1 == 1 or bool(counters[before] >= program.steps[step - 1].pieces)
+
+    def do(ticket: int) -> None:
+        number, place = tickets[ticket].tolist()
+        record, program = records[number], manifest.programs[epoch.instances[number].program]
+        early = [other for other in epoch.instances[number].upstream if left[other]]
+        if early:
+            raise TooEarly(f"ticket {ticket} of instance {number} begins before instances {early} have ended")
+        if not skipped[number]:
+            counters[int(record["slots"]) + program.first_slot + (place >> 1) - program.steps[0].step] += 1
+        elif ticket == record["first_ticket"]:
+            counters[record["done"]] += int(record["target"])
+            left[number] = 1  # its other tickets do nothing
+        left[number] = left[number] - 1 if not skipped[number] or ticket == record["first_ticket"] else left[number]
+        if not left[number] and number not in ended:
+            ended.append(number)
+
+    for block in range(blocks):
+        claim(block)
+    while any(own and own[0] < len(tickets) for own in held):
+        order = [block for block in range(blocks) if held[block][0] < len(tickets)]
+        draw.shuffle(order)
+        going = next((block for block in order if ready(held[block][0])), None)
+        if going is None:
+            raise Hang(f"blocks hold tickets {[held[block][0] for block in order]}, and none can go on")
+        if len(held[going]) < 2 and draw.random() < 0.7:
+            claim(going)  # ahead
+        do(held[going].pop(0))
+        if not held[going]:
+            claim(going)
+    return ended
+
+
+def faulty(epoch: Epoch, words: Packed, draw: random.Random) -> Packed:
+    """The same words, with one that a launch reads changed."""
+    data = words.data.copy()
+    tickets = data[words.tickets : words.tickets + 8 * epoch.tickets].view(np.int32)
+    records = records_of(epoch, data, words)
+    links = data[words.upstream : words.maps].view(np.int32)[: 2 * sum(len(i.upstream) for i in epoch.instances)]
+    kind = draw.choice(("ticket", "record", "record", "link", "order"))
+    if kind == "order" and epoch.tickets > 1:
+        a, b = draw.sample(range(epoch.tickets), 2)
+        pairs = tickets.reshape(-1, 2)
+        if (pairs[a] == pairs[b]).all():
+            return faulty(epoch, words, draw)
+        pairs[[a, b]] = pairs[[b, a]]
+    elif kind == "link" and len(links):
+        links[draw.randrange(len(links))] += draw.choice((-1, 1, 7))
+    elif kind == "record":
+        unread = ("predicate_bytes", "maps", "unused")  # where there is no predicate, and no map
+        name = draw.choice([one for one in RECORD.names or () if one not in unread])
+        which = draw.randrange(len(epoch))
+        size = {"pointers": 8, "partials": 256}.get(name, 1)
+        program = epoch.manifest.programs[epoch.instances[which].program]
+        if (name == "partials" and not program.partial_bytes) or (name == "upstream" and not epoch.instances[which].upstream):
+            return faulty(epoch, words, draw)
+        before = _pairs(links, records[which])
+        records[name][which] += draw.choice((1, 2)) * size
+        if name == "upstream" and _pairs(links, records[which]) == before:  # those of another, which are the same
+            return faulty(epoch, words, draw)
+    else:
+        tickets[draw.randrange(len(tickets))] += draw.choice((-1, 1, 2))
+    return dataclasses.replace(words, data=data)
+
+
+def _pairs(links: np.ndarray, record: np.void) -> list[list[int]]:
+    own = links.reshape(-1, 2)[record["upstream"] : record["upstream"] + record["upstream_count"]]
+    return sorted(own.tolist())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run random epochs; 1 if something was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args(arguments)
+    draw, missed = random.Random(asked.seed), 0
+    for _ in range(asked.epochs):
+        epoch = random_epoch(draw)
+        words = packed(epoch)
+        check_epoch(epoch, words, BASE, ARENA)
+        assert len(play(epoch, words, draw.randint(1, 6), draw)) == len(epoch)
+        try:
+            check_epoch(epoch, faulty(epoch, words, draw), BASE, ARENA)
+            missed += 1
+        except EpochFault:
+            pass
+    print(f"{asked.epochs} epochs ran in order to their ends; of as many with a word changed, {missed} were taken for right")
+    return min(1, missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""The proof that an epoch ends (`runtime/epoch_check.py`), beside launches played step by step (`test/oracles/epochs.py`)."""
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+
+from kitsune_mlir.runtime.epoch import Epoch, Instance, Packed
+from kitsune_mlir.runtime.epoch_check import EpochFault, check_epoch
+from test.oracles.epochs import ARENA, BASE, Hang, TooEarly, faulty, packed, play, random_epoch, records_of
+
+
+def test_random_epochs_are_proved_and_end_in_order():
+    draw = random.Random(0)
+    for _ in range(200):
+        epoch = random_epoch(draw)
+        words = packed(epoch)
+        check_epoch(epoch, words, BASE, ARENA)
+        assert sorted(play(epoch, words, draw.randint(1, 6), draw)) == list(range(len(epoch)))
+
+
+def test_every_seeded_fault_is_found():
+    draw = random.Random(1)
+    for _ in range(300):
+        epoch = random_epoch(draw)
+        with pytest.raises(EpochFault):
+            check_epoch(epoch, faulty(epoch, packed(epoch), draw), BASE, ARENA)
+
+
+def _two(upstream: list[int]) -> tuple[Epoch, Packed]:
+    """Two instances, of which the second may depend on the first."""
+    draw = random.Random(2)
+    manifest = random_epoch(draw).manifest
+    epoch = Epoch(manifest)
+    program = manifest.programs[0]
+    pointers = [8] * (len(program.input_bytes) + len(program.result_bytes))
+    epoch.append(Instance(0, pointers))
+    epoch.append(Instance(0, pointers, upstream))
+    return epoch, packed(epoch)
+
+
+def test_a_wait_for_oneself_hangs_and_is_named():
+    """The second instance waits for its own end: no number of blocks helps."""
+    epoch, words = _two([0])
+    data = words.data.copy()
+    links = data[words.upstream : words.maps].view(np.int32)
+    links[0] += epoch.manifest.programs[0].slots
+    wrong = dataclasses.replace(words, data=data)
+    with pytest.raises(EpochFault, match="instance 1 waits for counters"):
+        check_epoch(epoch, wrong, BASE, ARENA)
+    with pytest.raises(Hang):
+        play(epoch, wrong, 3, random.Random(0))
+
+
+def test_a_wait_that_is_left_out_is_too_early_and_is_named():
+    epoch, words = _two([0])
+    data = words.data.copy()
+    records_of(epoch, data, words)["upstream_count"][1] = 0
+    wrong = dataclasses.replace(words, data=data)
+    with pytest.raises(EpochFault, match="instance 1 waits for counters"):
+        check_epoch(epoch, wrong, BASE, ARENA)
+    with pytest.raises(TooEarly):
+        for seed in range(50):
+            play(epoch, wrong, 6, random.Random(seed))
