@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.windows.hazards import READ, WRITE, Range
 
 __all__ = ["Call", "Lost", "Task", "extent", "failures"]
@@ -20,6 +21,8 @@ class Call(NamedTuple):
         output: what it returns, in memory that is there already.
         tensors: arguments and results, which have to stay alive until it has ended.
         written: those of them that it writes.
+        entry: of a plain call of a program, the program and the pointers of its inputs and results.
+        when: where there is a condition (`Window.append`), the address of its value and how many bytes that has.
     """
 
     run: Callable[[int], None]
@@ -27,6 +30,8 @@ class Call(NamedTuple):
     output: Any
     tensors: Sequence[Any]
     written: Sequence[Any]
+    entry: tuple[Program, tuple[int, ...]] | None = None
+    when: tuple[int, int] | None = None
 
 
 class Lost(NamedTuple):

@@ -14,7 +14,36 @@ from kitsune_mlir.windows.compiled_hazards import Placed, Places
 from kitsune_mlir.windows.hazards import BOTH, READ, WRITE, Range, span
 from kitsune_mlir.windows.task import Call, extent
 
-__all__ = ["Template", "in_order"]
+__all__ = ["Template", "conditional", "in_order"]
+
+
+def conditional(call: Call, when: Any) -> Call:
+    """A call that is made where a tensor's one value differs from zero when it is run; else nothing is written.
+
+    Raises:
+        ArgumentError: it has more than one value, or none, or is complex.
+    """
+    import torch
+
+    if not isinstance(when, torch.Tensor) or when.numel() != 1 or when.is_complex():
+        raise ArgumentError(f"a condition is a tensor of one number, not {when if not hasattr(when, 'shape') else when.shape}")
+    size, run = when.element_size(), call.run
+
+    def checked(stream: int) -> None:
+        if stream:
+            with torch.cuda.stream(torch.cuda.ExternalStream(stream, when.device)):
+                wanted = bool(when)
+        else:
+            wanted = bool(when)
+        if wanted:
+            run(stream)
+
+    ranges = None if call.ranges is None else in_order([*call.ranges, extent(when, READ)])
+    plain = size in (1, 4, 8) and not when.is_floating_point()  # of which zero has more than one form
+    entry = call.entry if plain else None
+    return call._replace(
+        run=checked, ranges=ranges, tensors=[*call.tensors, when], entry=entry, when=(when.data_ptr(), size) if plain else None
+    )
 
 
 def in_order(ranges: Sequence[Range]) -> list[Range]:
@@ -59,8 +88,8 @@ class Template:
                 pointers, results = tuple(bound[0]), bound[1]
                 tensors = [*args, *results]
                 written = [*self._written_weights, *[tensors[n] for n in self._written]]
-                run = functools.partial(direct.run, pointers)
-                return Call(run, Placed(self._places, pointers), direct.assemble(results), tensors, written)
+                run, ranges = functools.partial(direct.run, pointers), Placed(self._places, pointers)
+                return Call(run, ranges, direct.assemble(results), tensors, written, (self._program, pointers))
         return self._general(args, kwargs or {}, into)
 
     def _general(self, args: Sequence[Any], kwargs: Mapping[str, Any], into: Any) -> Call:

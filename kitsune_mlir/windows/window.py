@@ -8,17 +8,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kitsune_mlir.errors import ArgumentError
+from kitsune_mlir.runtime.epoch_kernel import EpochKernel
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.windows.compiled_hazards import make_hazards
+from kitsune_mlir.windows.device import Epochs
 from kitsune_mlir.windows.hazards import Range
 from kitsune_mlir.windows.pool import Pool, synchronized_lane
 from kitsune_mlir.windows.streams import Streams
 from kitsune_mlir.windows.task import Call, Lost, Task, failures
-from kitsune_mlir.windows.template import Template
+from kitsune_mlir.windows.template import Template, conditional
 
 __all__ = ["BACK_ENDS", "Appended", "Window"]
 
-BACK_ENDS = ("auto", "threads", "streams", "synchronized")
+BACK_ENDS = ("auto", "threads", "streams", "synchronized", "device")
 STREAMS = 8
 SYNCHRONIZED = 4
 """Threads of the paper's form, each with a stream."""
@@ -62,25 +64,30 @@ class Window:
         size: entries that are looked at; when there are so many, an append waits for the oldest one (on a GPU's streams, what
             comes later does).
         back_end: "threads" (host), "streams" (GPU: streams and events, the host waits for nothing), "synchronized" (GPU: a
-            few threads, each of which launches and waits for its stream, as in the paper), or "auto": the first or the second.
+            few threads, each of which launches and waits for its stream, as in the paper), "device" (GPU: entries wait to be
+            launched together, and order themselves on the device), or "auto": the first or the second.
         threads: how many beside the caller's; 0 runs everything in the thread that reads. None is one less than there are
             processors, or 4 of the paper's form.
+        kernel: of the back end "device": what `kitsune_mlir.epoch_kernel` made of programs. Of that back end `size` is how many
+            entries one launch has at most.
 
     Raises:
-        ArgumentError: there is no such back end, or the size or number of threads is none.
+        ArgumentError: there is no such back end, or the size or number of threads is none, or "device" has no kernel.
     """
 
-    def __init__(self, size: int = 128, back_end: str = "auto", threads: int | None = None):
+    def __init__(self, size: int = 128, back_end: str = "auto", threads: int | None = None, kernel: EpochKernel | None = None):
         if back_end not in BACK_ENDS:
             raise ArgumentError(f"no back end '{back_end}'; there are {', '.join(BACK_ENDS)}")
         if threads is not None and threads < 0:
             raise ArgumentError(f"a window has no fewer than 0 threads of its own, not {threads}")
-        self._hazards = make_hazards(size)
+        if (kernel is None) == (back_end == "device"):
+            raise ArgumentError(f"back end '{back_end}' and kernel {kernel}: 'device' needs one, others take none")
+        self._hazards, self._kernel = make_hazards(size), kernel
         self._mutex = threading.Lock()
         self._lock = threading.Condition(self._mutex)
         self._kind, self._threads = back_end, threads
         self._device = ""
-        self._back_end: Pool | Streams | None = None
+        self._back_end: Pool | Streams | Epochs | None = None
         self._tasks: dict[int, Task] = {}
         self._templates: dict[Program, Template] = {}
         self._lost: list[Lost] = []
@@ -99,7 +106,12 @@ class Window:
         return len(self._hazards)
 
     def append(
-        self, program: Program, arguments: Sequence[Any] = (), keywords: Mapping[str, Any] | None = None, into: Any = None
+        self,
+        program: Program,
+        arguments: Sequence[Any] = (),
+        keywords: Mapping[str, Any] | None = None,
+        into: Any = None,
+        when: Any = None,
     ) -> Appended:
         """Append a run of a program; returns at once.
 
@@ -107,6 +119,9 @@ class Window:
             arguments, keywords: as the program is called; in the place of an argument may be what `append` gave: its output.
                 They must not be written before it has run, but by what is appended.
             into: as of `Program.run`.
+            when: a tensor of one number on the program's device (or what `append` gave, whose output is one): where it is zero
+                when the run would begin, nothing is run and nothing written. "device" looks at integers and bools on the
+                device; elsewhere somebody waits for it.
 
         Raises:
             ArgumentError: the program is for another device than those before it, or the arguments are nested in another way
@@ -121,6 +136,8 @@ class Window:
                 arguments = [a.output if type(a) is Appended else a for a in arguments]
                 break
         call = template.call(arguments, keywords, into)
+        if when is not None:
+            call = conditional(call, when.output if type(when) is Appended else when)
         return Appended(self, self.append_call(call), call.output)
 
     def append_call(self, call: Call) -> Task:
@@ -164,10 +181,10 @@ class Window:
             if self._back_end is None:
                 return
             tasks = [self._tasks[number] for number in self._hazards.touching(ranges)]
-            if isinstance(self._back_end, Streams):
-                self._back_end.wait(tasks, unknown=True)
-            else:
+            if isinstance(self._back_end, Pool):
                 self._back_end.wait(tasks)
+            else:
+                self._back_end.wait(tasks, unknown=True)
             self._lost, failed = failures(self._lost, ranges)
         for task in failed:
             if task.error is not None:
@@ -202,7 +219,7 @@ class Window:
                 raise ArgumentError(f"the program runs on {device}, and the window's programs on {self._device}")
             return self._templates.setdefault(program, Template(program))
 
-    def _start(self, device: str) -> Pool | Streams:
+    def _start(self, device: str) -> Pool | Streams | Epochs:
         """Make the back end for a device; the lock is held."""
         cuda = device.startswith("cuda")
         kind = self._kind if self._kind != "auto" else "streams" if cuda else "threads"
@@ -217,12 +234,15 @@ class Window:
         self._back_end = made
         return made
 
-    def _on_gpu(self, kind: str, device: str) -> Pool | Streams:
+    def _on_gpu(self, kind: str, device: str) -> Pool | Streams | Epochs:
         import torch
 
         def current() -> Any:
             return torch.cuda.current_stream(device)
 
+        if self._kernel is not None:
+            loaded = self._kernel.on(torch.device(device).index or 0)
+            return Epochs(self._hazards, self._ended, self._kernel, loaded, current)
         if kind == "streams":
             return Streams(self._hazards, self._ended, lambda: torch.cuda.Stream(device), current, STREAMS)
         threads = SYNCHRONIZED if self._threads is None else self._threads

@@ -7,7 +7,8 @@
 `run` needs a Hopper GPU and compute-sanitizer, no compiler. `--zoo` adds the small packages that `test.gpu.zoo build` wrote
 there. A process does a few cases, as its start takes seconds; where the tool finds something in it, or it hangs, each of its
 cases is done again alone, so that every finding has a name. What has not begun when `--seconds` are over is said to have not
-run. Results are compared with float64 on the processor.
+run. Results are compared with float64 on the processor. Beside the cases, `windows.window` is a short window of work in one
+kernel, compared with one program after the other (`test.gpu.window_programs`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from bench.measure import relative_errors
+from test.gpu import window_programs
 from test.gpu.driver import spilled_bytes
 from test.gpu.sanitizer_cases import CASES, TOLERANCE, compiled
 from test.gpu.shared_results import add_results
@@ -41,6 +43,7 @@ TOGETHER = 5
 """Cases of one process, if nothing else is asked for."""
 SECONDS, EACH_SECONDS = 40, 20
 """A process may take: to start, and for each case."""
+WINDOWS = "windows.window"
 KEPT = 3
 """Findings that are written down, of each run."""
 
@@ -55,7 +58,7 @@ def build(folder: Path, names: Sequence[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     note_commit(folder)
     bad = 0
-    for name in names or list(CASES):
+    for name in [name for name in names if name != WINDOWS] if names else list(CASES):
         try:
             program = compiled(name)
         except Exception as error:  # every other case is still worth building
@@ -68,6 +71,8 @@ def build(folder: Path, names: Sequence[str]) -> int:
         wrong = spills > 0 or CASES[name].engine not in engines
         bad += wrong
         print(f"{'FAIL' if wrong else 'ok  '} {name}: {', '.join(engines)}; {spills} bytes spilled", flush=True)
+    if not names or WINDOWS in names:
+        window_programs.build(folder / WINDOWS, ())
     return bad
 
 
@@ -103,7 +108,11 @@ def work(paths: Sequence[Path]) -> int:
 
     for path in paths:
         try:
-            result = zoo.check(path, counted=False) if _of_zoo(path) else check(path)
+            if path.name == WINDOWS:
+                problem = window_programs.small(path)
+                result = {"case": WINDOWS, "ok": not problem, "problem": problem}
+            else:
+                result = zoo.check(path, counted=False) if _of_zoo(path) else check(path)
             result = {"case": _name(path)} | {key: result.get(key, "") for key in ("ok", "errors", "problem")}
         except Exception as error:
             result = {"case": _name(path), "ok": False, "problem": f"{type(error).__name__}: {error}"[:300]}
@@ -292,6 +301,7 @@ def main() -> int:
     if given.mode == "work":
         return work([given.path, *map(Path, given.names)])
     paths = [given.path / f"{name}.kit" for name in CASES if (given.path / f"{name}.kit").exists()]
+    paths += sorted(given.path.glob(WINDOWS))
     paths += sorted(given.zoo.glob("*.small.kit")) if given.zoo else []
     chosen = [path for path in paths if not given.names or _name(path) in given.names]
     if not chosen:

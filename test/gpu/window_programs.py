@@ -1,4 +1,4 @@
-"""Windows on a GPU: streams and events, and the paper's form, beside running one after the other.
+"""Windows on a GPU: streams and events, the paper's form, and one kernel an epoch, beside running one after the other.
 
     python -m test.gpu.window_programs build DIR               # needs the compiler, no GPU
     python -m test.gpu.window_programs run DIR [--time]        # needs a Hopper GPU; no compiler
@@ -12,12 +12,14 @@ tiles: one stream, window, paper's form.
 from __future__ import annotations
 
 import argparse
+import functools
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +29,8 @@ from bench.requests.window_nets import NETS, Net
 from test.gpu.driver import program_main
 
 STREAMS, STEPS, ROWS, WIDTH = 60, 200, 16, 256
-BACK_ENDS = ("streams", "synchronized")
+BACK_ENDS = ("device", "streams", "synchronized")
+KERNEL = "window.epoch"
 
 
 class Total(nn.Module):
@@ -66,18 +69,34 @@ def build(folder: Path, names: Sequence[str]) -> None:
     import kitsune_mlir
 
     folder.mkdir(parents=True, exist_ok=True)
-    for name, (model, args) in modules().items():
-        kitsune_mlir.compile(model, args, target="sm_90a").save(folder / f"{name}.kit")
+    programs = [kitsune_mlir.compile(model, args, target="sm_90a") for model, args in modules().values()]
+    for name, program in zip(modules(), programs, strict=True):
+        program.save(folder / f"{name}.kit", ir=False)
+    kernel = kitsune_mlir.epoch_kernel(programs)
+    kernel.save(folder / KERNEL)
+    print(f"epoch kernel: {kernel.resources}", flush=True)
 
 
-def random_stream(draw: random.Random, programs: dict, again: dict, back_end: str) -> str:
-    """Run one stream; what is wrong, in words."""
+def opened(folder: Path, back_end: str, size: int = 128) -> Any:
+    """A window with a back end."""
     import kitsune_mlir
 
-    window = kitsune_mlir.Window(size=draw.choice((2, 8, 64)), back_end=back_end)
+    return kitsune_mlir.Window(size=size, back_end=back_end, kernel=_kernel(folder) if back_end == "device" else None)
+
+
+@functools.cache
+def _kernel(folder: Path) -> Any:
+    from kitsune_mlir.runtime.epoch_kernel import EpochKernel
+
+    return EpochKernel.load(folder / KERNEL)
+
+
+def random_stream(draw: random.Random, programs: dict, again: dict, make: Callable[[int], Any], steps: int = STEPS) -> str:
+    """Run one stream; what is wrong, in words."""
+    window = make(draw.choice((2, 8, 64)))
     first = [torch.randn(ROWS, WIDTH, device="cuda") for _ in range(6)]
     values, same = [v.clone() for v in first], [v.clone() for v in first]
-    for step in range(STEPS):
+    for step in range(steps):
         name, a, b = draw.choice([*programs]), draw.randrange(6), draw.randrange(5)
         b = (a + 1 + b) % 6
         mine, other = programs[name], again[name]
@@ -97,6 +116,14 @@ def random_stream(draw: random.Random, programs: dict, again: dict, back_end: st
     torch.cuda.synchronize()
     wrong = [n for n, (value, twin) in enumerate(zip(values, same, strict=True)) if not value.equal(twin)]
     return f"tensors {wrong} differ at the end" if wrong else ""
+
+
+def small(folder: Path) -> str:
+    """A short stream through the kernel of epochs, for slow tools; what is wrong, in words."""
+    import kitsune_mlir
+
+    loaded = [{p.stem: kitsune_mlir.load(p) for p in sorted(folder.glob("*.kit"))} for _ in range(2)]
+    return random_stream(random.Random(0), loaded[0], loaded[1], functools.partial(opened, folder, "device"), 24)
 
 
 def captured_net(net: Net, calls: int) -> str:
@@ -126,10 +153,11 @@ def run(folder: Path, names: Sequence[str], given: argparse.Namespace) -> int:
     for back_end in BACK_ENDS:
         bad = ""
         loaded = [{p.stem: kitsune_mlir.load(p) for p in sorted(folder.glob("*.kit"))} for _ in range(2)]
-        for seed in range(STREAMS if back_end == "streams" else STREAMS // 6):
+        for seed in range(STREAMS // 6 if back_end == "synchronized" else STREAMS):
             for each in loaded:
                 each["total"].weights["total"].zero_()
-            bad = bad or random_stream(random.Random(seed), loaded[0], loaded[1], back_end)
+            make = functools.partial(opened, folder, back_end)
+            bad = bad or random_stream(random.Random(seed), loaded[0], loaded[1], make)
         failed += bool(bad)
         print(f"{'FAIL' if bad else 'ok  '} {back_end}: random streams {bad}", flush=True)
     for name, net in NETS.items():
@@ -157,7 +185,7 @@ def times(folder: Path) -> list[str]:
             host, total = [], []
             for _ in range(7):
                 torch.cuda.synchronize()
-                window = kitsune_mlir.Window(back_end=back_end) if back_end in BACK_ENDS else None
+                window = opened(folder, back_end, 4096) if back_end in BACK_ENDS else None
                 start = time.perf_counter()
                 last = inputs[0]
                 for n in range(200):
