@@ -62,12 +62,16 @@ _INDEX_LISTS = {aten.tril_indices.default, aten.triu_indices.default}
 
 
 def remove_bookkeeping(graph: fx.Graph) -> None:
-    """Drops assertions, aliasing markers and everything that no output needs."""
+    """Drops assertions, aliasing markers and everything that no output needs.
+
+    Random numbers that nothing reads too (libraries draw for LayerDrop when they infer, and do not look): FX keeps them for the
+    generator's state, which compiled code has none of.
+    """
     for node in reversed(graph.nodes):
         if node.op != "call_function":
             continue
         packet = getattr(node.target, "overloadpacket", None)
-        if packet is not None and packet.__name__ in _ASSERTIONS and not node.users:
+        if not node.users and (_draws(node) or (packet is not None and packet.__name__ in _ASSERTIONS)):
             graph.erase_node(node)
         elif packet in (aten.alias, aten.detach, aten.lift_fresh_copy, aten.clone) and _same_layout(node):
             node.replace_all_uses_with(node.args[0])
@@ -79,6 +83,11 @@ def _same_layout(node: fx.Node) -> bool:
     """Copies and aliases of a value are that value, since the graph is functional (placeholders stay what they were)."""
     source = node.args[0]
     return isinstance(source, fx.Node) and source.op != "placeholder"
+
+
+def _draws(node: fx.Node) -> bool:
+    """Whether a node draws random numbers."""
+    return node.op == "call_function" and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def check_static(graph: fx.Graph) -> None:
@@ -103,7 +112,7 @@ def check_static(graph: fx.Graph) -> None:
 def check_deterministic(graph: fx.Graph) -> None:
     """Raises `FrontendError` for an operator that draws random numbers: there is no generator to draw from."""
     for node in graph.nodes:
-        if node.op == "call_function" and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if _draws(node):
             raise FrontendError(
                 f"operator '{target_name(node)}' draws random numbers, which compiled code cannot;"
                 " for dropout, call model.eval() first",

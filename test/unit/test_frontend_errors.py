@@ -129,6 +129,14 @@ def test_random_operator_is_refused():
         import_model(nn.Dropout(0.5), (torch.randn(3),))
 
 
+def test_random_numbers_that_nothing_reads_are_left_out():
+    def layer_drop(x):
+        torch.rand([])  # as libraries draw for LayerDrop when they infer
+        return x + 1
+
+    assert "rand" not in str(import_model(layer_drop, (torch.randn(3),)).module)
+
+
 def test_wrong_inputs_keep_torchs_message():
     with pytest.raises(FrontendError, match="cannot trace") as caught:
         import_model(Located(), (torch.randn(3, 4),))
