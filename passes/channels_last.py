@@ -13,23 +13,17 @@ from kitsune_mlir.dialects.iteration import is_reshape
 from kitsune_mlir.dialects.products import defining_op, fills_zero
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
-from kitsune_mlir.passes.layouts.argument_orders import attributes_of, is_weight, result_attributes, set_attribute, settle_type
-from kitsune_mlir.passes.layouts.by_index import block_diagonal, padded_by_index
-from kitsune_mlir.passes.layouts.groups import by_group, image_of, is_grouped, joined_groups, parted, side_by_side
-from kitsune_mlir.passes.layouts.images import (
-    channels_of,
-    is_convolution,
-    is_depthwise,
-    is_element_wise,
-    is_image,
-    is_one_pixel,
-)
-from kitsune_mlir.passes.layouts.nhwc import FIRST, LAST, like, product_of_pixels, rebuilt, renamed, summed, zero_of
-from kitsune_mlir.passes.layouts.pads import padded, padding_value
-from kitsune_mlir.passes.layouts.permute import permuted, transposed
-from kitsune_mlir.passes.layouts.weight_places import line_order, take_side_by_side
 
 from .base import Pass
+from .layouts.argument_orders import attributes_of, given_in, is_weight, result_attributes, set_attribute, settle_type
+from .layouts.by_index import block_diagonal, padded_by_index
+from .layouts.flat_images import FlatWork, flat_work, image_of_view, over_images, with_rows
+from .layouts.groups import by_group, image_of, is_grouped, joined_groups, parted, side_by_side
+from .layouts.images import channels_of, is_convolution, is_depthwise, is_element_wise, is_image, is_one_pixel
+from .layouts.nhwc import FIRST, LAST, like, product_of_pixels, rebuilt, renamed, summed, walk_last, zero_of
+from .layouts.pads import padded, padding_value
+from .layouts.permute import permuted, transposed
+from .layouts.weight_places import line_order, take_side_by_side
 from .remarks import remark
 
 TAPS_FIRST = (2, 3, 0, 1)  # of a depthwise convolution's weight: its channels innermost
@@ -52,7 +46,7 @@ class _Rewriter:
     def run(self) -> None:
         operations = [o.operation for o in self.block.operations]
         convolved = any(is_convolution(op) or is_grouped(op) or is_depthwise(op) for op in operations)
-        if not convolved and not self._is_given_native():
+        if not convolved and not any(given_in(self.function, number, LAST) for number in range(len(self.block.arguments))):
             return
         self._open_arguments()
         for op in operations:
@@ -83,6 +77,10 @@ class _Rewriter:
             self._pooling(op)
         elif op.name == "tensor.concat" and is_image(op.results[0]) and any(map(self._native, op.operands)):
             self._concat(op)
+        elif is_reshape(op) and is_image(op.results[0]):
+            self._view_back(op)
+        elif (flat := flat_work(op)) is not None and any(image is not None and self._native(image) for image in flat.images):
+            self._flat(op, flat)
         elif op.name == "linalg.generic" and any(map(self._native, op.operands)):
             if is_element_wise(op):
                 self._element_wise(op)
@@ -276,12 +274,9 @@ class _Rewriter:
 
     def _concat(self, op: ir.Operation) -> None:
         operands = [self._twin(value) for value in op.operands]
-        dim = LAST.index(ir.IntegerAttr(op.attributes["dim"]).value)
-        type_ = ir.RankedTensorType.get(permuted(shape_of(op.results[0]), LAST), ir.ShapedType(op.results[0].type).element_type)
         with ir.InsertionPoint(op):
-            attributes = {"dim": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)}
-            made = ir.Operation.create("tensor.concat", [type_], operands, attributes)
-        self._replace(op, [made.results[0]])
+            made = tensor.concat(LAST.index(ir.IntegerAttr(op.attributes["dim"]).value), operands)
+        self._replace(op, [made])
 
     def _element_wise(self, op: ir.Operation) -> None:
         """The same work on channels-last tensors: loops in the order LAST."""
@@ -291,7 +286,26 @@ class _Rewriter:
             if is_image(value) and (self._native(value) or maps[number] == ir.AffineMap.get_identity(4)):
                 operands[number], results = self._twin(value), permuted(results, LAST)
             maps[number] = ir.AffineMap.get(4, 0, [renamed(result) for result in results])
-        self._replace(op, list(rebuilt(op, operands, maps, [value.type for value in operands[-len(op.results) :]]).results))
+        made = rebuilt(op, operands, maps, [value.type for value in operands[-len(op.results) :]])
+        walk_last(made)
+        self._replace(op, list(made.results))
+
+    def _view_back(self, op: ir.Operation) -> None:
+        """An image that was seen as rows and is seen as an image again is that image."""
+        image = image_of_view(op.operands[0])
+        if image is not None and self._native(image) and image.type == op.results[0].type:
+            op.results[0].replace_all_uses_with(image)
+
+    def _flat(self, op: ir.Operation, work: FlatWork) -> None:
+        """Work over rows that are images, as work over the images."""
+        for old, new in zip(op.results, over_images(op, work, self._twin), strict=True):
+            if not work.reduces:
+                with ir.InsertionPoint(op):
+                    back = transposed(new, FIRST)
+                    self.twins[back] = new
+                    new = with_rows(back, shape_of(old))
+            old.replace_all_uses_with(new)
+        op.erase()
 
     def _read_native(self, op: ir.Operation) -> None:
         """Read the channels-last forms by permuted maps, where the op itself stays as it is."""
@@ -307,18 +321,10 @@ class _Rewriter:
 
     # --- the function's boundary ---------------------------------------------------------------------------------------
 
-    def _is_native_argument(self, number: int) -> bool:
-        attributes = attributes_of(self.function, number)
-        return CALLER_ORDER in attributes and tuple(ir.DenseI64ArrayAttr(attributes[CALLER_ORDER])) == LAST
-
-    def _is_given_native(self) -> bool:
-        """Whether the caller has some image in channels-last memory."""
-        return any(self._is_native_argument(number) for number in range(len(self.block.arguments)))
-
     def _open_arguments(self) -> None:
         """Inputs that the caller has in channels-last memory are taken so."""
         for number, argument in enumerate(self.block.arguments):
-            if not self._is_native_argument(number):
+            if not given_in(self.function, number, LAST):
                 continue
             shape = shape_of(argument)
             argument.set_type(ir.RankedTensorType.get(permuted(shape, LAST), ir.ShapedType(argument.type).element_type))
@@ -367,9 +373,10 @@ class _Rewriter:
 class ChannelsLast(Pass):
     """Rewrite convolutions of bf16, f16 and f32, in groups or not, for a GPU to channels-last images, and what lies between.
 
-    Element-wise work, padding, pooling and concatenation follow; transpositions are left where images come in or leave in
-    the usual order. Weights, and inputs that the caller has in channels-last memory, become arguments in that order
-    (attribute `kitsune.dim_order`). Option: `target`; nothing changes for the host.
+    Element-wise work, padding, pooling and concatenation follow, and work over images as rows (group norms of one group);
+    transpositions are left where images come in or leave in the usual order. Weights, and inputs that the caller has in
+    channels-last memory, become arguments in that order (attribute `kitsune.dim_order`). Option: `target`; nothing changes for
+    the host.
     """
 
     name: ClassVar[str] = "kitsune-channels-last"

@@ -1,8 +1,10 @@
 """How a function's arguments and results lie in memory, where that is not row-major: attributes of the function."""
 
+from collections.abc import Sequence
+
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.attribute_table import KIND
+from kitsune_mlir.dialects.attribute_table import CALLER_ORDER, KIND
 
 
 def attributes_of(function: ir.Operation, argument: int) -> ir.DictAttr | dict:
@@ -25,6 +27,12 @@ def set_attribute(function: ir.Operation, argument: int, name: str, order) -> No
     changed = {item.name: item.attr for item in every[argument]} | {name: ir.DenseI64ArrayAttr.get(list(order))}
     every[argument] = ir.DictAttr.get(changed)
     function.attributes["arg_attrs"] = ir.ArrayAttr.get(every)
+
+
+def given_in(function: ir.Operation, argument: int, order: Sequence[int]) -> bool:
+    """Whether the caller has the argument in an order."""
+    held = attributes_of(function, argument)
+    return CALLER_ORDER in held and list(ir.DenseI64ArrayAttr(held[CALLER_ORDER])) == list(order)
 
 
 def is_weight(function: ir.Operation, argument: int) -> bool:

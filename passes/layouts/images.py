@@ -50,10 +50,10 @@ def is_depthwise(op: ir.Operation) -> bool:
 
 
 def is_element_wise(op: ir.Operation) -> bool:
-    """A generic over the points of images, whose body does not ask where it is."""
+    """A generic over the points of images, whose body computes with their numbers and with where it is."""
     identity = ir.AffineMap.get_identity(4)
     return (
         iterator_kinds(op) == ["parallel"] * 4
         and all(map_ == identity for map_ in affine_maps(op)[-len(op.results) :])
-        and all(inner.name.startswith(("arith.", "math.")) for inner in body_of(op))
+        and all(inner.name.startswith(("arith.", "math.", "linalg.index")) for inner in body_of(op))
     )

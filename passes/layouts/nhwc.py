@@ -4,9 +4,10 @@ from torch_mlir import ir
 from torch_mlir.dialects import linalg, tensor
 
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.products import body_of
 from kitsune_mlir.passes.layouts.permute import permuted
 
-__all__ = ["FIRST", "LAST", "like", "product_of_pixels", "rebuilt", "renamed", "summed", "zero_of"]
+__all__ = ["FIRST", "LAST", "like", "product_of_pixels", "rebuilt", "renamed", "summed", "walk_last", "zero_of"]
 
 LAST = (0, 2, 3, 1)
 """Dimension i of the channels-last form is dimension LAST[i] of the usual one."""
@@ -49,6 +50,14 @@ def rebuilt(op: ir.Operation, operands, maps, types) -> ir.Operation:
         result.set_type(type_)
     copy.attributes["indexing_maps"] = ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps])
     return copy
+
+
+def walk_last(op: ir.Operation) -> None:
+    """Let a body whose loops are now in the order LAST still know the places that it asks for."""
+    for inner in body_of(op):
+        if inner.name == "linalg.index":
+            dim = ir.IntegerAttr(inner.attributes["dim"])
+            inner.attributes["dim"] = ir.IntegerAttr.get(dim.type, LAST.index(dim.value))
 
 
 def like(maker: ir.Operation) -> ir.Value:

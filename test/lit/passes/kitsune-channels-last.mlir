@@ -242,3 +242,89 @@ func.func @one_pixel(%image: tensor<2x12x1x1xbf16>, %weight: tensor<120x12x1x1xb
     ins(%image, %weight : tensor<2x12x1x1xbf16>, tensor<120x12x1x1xbf16>) outs(%start : tensor<2x120x1x1xf32>) -> tensor<2x120x1x1xf32>
   return %sums : tensor<2x120x1x1xf32>
 }
+
+// -----
+
+// A group norm of one group sees each image as one row: sums and element-wise work are over the image with its channels
+// innermost, and what is seen as an image again is that. Pooling follows, and who asks for places gets those of the other order.
+// CHECK: #[[ALL:.*]] = affine_map<(d0, d1, d2, d3) -> (d0, d1, d2, d3)>
+// CHECK: #[[ONE:.*]] = affine_map<(d0, d1, d2, d3) -> (d0, 0, 0)>
+// CHECK-LABEL: func.func @rows_of_images
+// CHECK: %[[C:.*]] = linalg.conv_2d_nhwc_fhwc
+// CHECK: %[[S:.*]] = linalg.generic {indexing_maps = [#[[ALL]], #[[ONE]]], iterator_types = ["parallel", "reduction", "reduction", "reduction"]} ins(%[[C]] : tensor<2x6x6x16xf32>) outs({{.*}} : tensor<2x1x1xf32>)
+// CHECK: %[[N:.*]] = linalg.generic {indexing_maps = [#[[ALL]], #[[ONE]], #[[ALL]]], {{.*}}} ins(%[[C]], %[[S]] : tensor<2x6x6x16xf32>, tensor<2x1x1xf32>)
+// CHECK: %[[P:.*]] = linalg.pooling_nhwc_sum {{.*}} ins(%[[N]], {{.*}} : tensor<2x6x6x16xf32>
+// CHECK: %[[D:.*]] = linalg.generic {{.*}} ins(%[[P]] : tensor<2x4x4x16xf32>)
+// CHECK: linalg.index 1
+// CHECK: linalg.transpose ins(%[[D]] {{.*}} permutation = [0, 3, 1, 2]
+#flat = affine_map<(d0, d1, d2) -> (d0, d1, d2)>
+#row = affine_map<(d0, d1, d2) -> (d0, d1, 0)>
+#image = affine_map<(d0, d1, d2, d3) -> (d0, d1, d2, d3)>
+func.func @rows_of_images(%image: tensor<2x8x6x6xbf16>, %weight: tensor<16x8x1x1xbf16> {kitsune.kind = "parameter"}) -> tensor<2x16x4x4xf32> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<2x16x6x6xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%empty : tensor<2x16x6x6xf32>) -> tensor<2x16x6x6xf32>
+  %sums = linalg.conv_2d_nchw_fchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>}
+    ins(%image, %weight : tensor<2x8x6x6xbf16>, tensor<16x8x1x1xbf16>) outs(%start : tensor<2x16x6x6xf32>) -> tensor<2x16x6x6xf32>
+  %flat = tensor.collapse_shape %sums [[0], [1, 2, 3]] : tensor<2x16x6x6xf32> into tensor<2x576xf32>
+  %rows = tensor.expand_shape %flat [[0], [1, 2]] output_shape [2, 1, 576] : tensor<2x576xf32> into tensor<2x1x576xf32>
+  %one = tensor.empty() : tensor<2x1x1xf32>
+  %none = linalg.fill ins(%zero : f32) outs(%one : tensor<2x1x1xf32>) -> tensor<2x1x1xf32>
+  %total = linalg.generic {indexing_maps = [#flat, #row], iterator_types = ["parallel", "parallel", "reduction"]}
+    ins(%rows : tensor<2x1x576xf32>) outs(%none : tensor<2x1x1xf32>) {
+  ^bb0(%in: f32, %out: f32):
+    %sum = arith.addf %in, %out : f32
+    linalg.yield %sum : f32
+  } -> tensor<2x1x1xf32>
+  %wide = tensor.empty() : tensor<2x1x576xf32>
+  %less = linalg.generic {indexing_maps = [#flat, #row, #flat], iterator_types = ["parallel", "parallel", "parallel"]}
+    ins(%rows, %total : tensor<2x1x576xf32>, tensor<2x1x1xf32>) outs(%wide : tensor<2x1x576xf32>) {
+  ^bb0(%in: f32, %of: f32, %out: f32):
+    %left = arith.subf %in, %of : f32
+    linalg.yield %left : f32
+  } -> tensor<2x1x576xf32>
+  %plain = tensor.collapse_shape %less [[0], [1, 2]] : tensor<2x1x576xf32> into tensor<2x576xf32>
+  %again = tensor.expand_shape %plain [[0], [1, 2, 3]] output_shape [2, 16, 6, 6] : tensor<2x576xf32> into tensor<2x16x6x6xf32>
+  %window = tensor.empty() : tensor<3x3xf32>
+  %small = tensor.empty() : tensor<2x16x4x4xf32>
+  %begin = linalg.fill ins(%zero : f32) outs(%small : tensor<2x16x4x4xf32>) -> tensor<2x16x4x4xf32>
+  %pooled = linalg.pooling_nchw_sum {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>}
+    ins(%again, %window : tensor<2x16x6x6xf32>, tensor<3x3xf32>) outs(%begin : tensor<2x16x4x4xf32>) -> tensor<2x16x4x4xf32>
+  %placed = linalg.generic {indexing_maps = [#image, #image], iterator_types = ["parallel", "parallel", "parallel", "parallel"]}
+    ins(%pooled : tensor<2x16x4x4xf32>) outs(%small : tensor<2x16x4x4xf32>) {
+  ^bb0(%in: f32, %out: f32):
+    %row = linalg.index 2 : index
+    %number = arith.index_cast %row : index to i64
+    %float = arith.sitofp %number : i64 to f32
+    %product = arith.mulf %in, %float : f32
+    linalg.yield %product : f32
+  } -> tensor<2x16x4x4xf32>
+  return %placed : tensor<2x16x4x4xf32>
+}
+
+// -----
+
+// Rows that are half an image (a group norm of two groups) are views still: what reads them waits for a transposed copy.
+// CHECK-LABEL: func.func @two_groups
+// CHECK: linalg.conv_2d_nhwc_fhwc
+// CHECK: linalg.generic {{.*}} iterator_types = ["parallel", "parallel", "reduction"]} ins({{.*}} : tensor<2x2x288xf32>)
+#flat = affine_map<(d0, d1, d2) -> (d0, d1, d2)>
+#row = affine_map<(d0, d1, d2) -> (d0, d1)>
+func.func @two_groups(%image: tensor<2x8x6x6xbf16>, %weight: tensor<16x8x1x1xbf16> {kitsune.kind = "parameter"}) -> tensor<2x2xf32> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<2x16x6x6xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%empty : tensor<2x16x6x6xf32>) -> tensor<2x16x6x6xf32>
+  %sums = linalg.conv_2d_nchw_fchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>}
+    ins(%image, %weight : tensor<2x8x6x6xbf16>, tensor<16x8x1x1xbf16>) outs(%start : tensor<2x16x6x6xf32>) -> tensor<2x16x6x6xf32>
+  %flat = tensor.collapse_shape %sums [[0], [1, 2, 3]] : tensor<2x16x6x6xf32> into tensor<2x576xf32>
+  %rows = tensor.expand_shape %flat [[0], [1, 2]] output_shape [2, 2, 288] : tensor<2x576xf32> into tensor<2x2x288xf32>
+  %two = tensor.empty() : tensor<2x2xf32>
+  %none = linalg.fill ins(%zero : f32) outs(%two : tensor<2x2xf32>) -> tensor<2x2xf32>
+  %total = linalg.generic {indexing_maps = [#flat, #row], iterator_types = ["parallel", "parallel", "reduction"]}
+    ins(%rows : tensor<2x2x288xf32>) outs(%none : tensor<2x2xf32>) {
+  ^bb0(%in: f32, %out: f32):
+    %sum = arith.addf %in, %out : f32
+    linalg.yield %sum : f32
+  } -> tensor<2x2xf32>
+  return %total : tensor<2x2xf32>
+}
