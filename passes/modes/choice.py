@@ -117,7 +117,7 @@ def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, floa
                 outer,
                 cost.l2_bytes,
                 posting=rates.ATOMIC_POST if name_of(stage) in adding else 0.0,
-                crowd=1 if name_of(stage) in adding else traits_of(work.engine).crowd // (2 if work.levels else 1) or 1,
+                crowd=traits_of(work.engine).crowd // (2 if work.levels else 1) or 1,
             )
         )
     if not any(traits_of(engine).one_block for engine in engines):  # blocks share multiprocessors in one launch, too
