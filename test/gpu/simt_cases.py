@@ -78,6 +78,12 @@ def batch_statistics(x):
     return x.mean((0, 2)), x.var((0, 2), correction=0)
 
 
+def _scaled_aggregates(x, y, z):
+    """Joined tensors that are scaled and joined again, as a graph layer of several aggregations and scalers does."""
+    joined = torch.cat([x, x * y, y.sigmoid(), (x * x + 1).sqrt()], -1)
+    return torch.cat([y, torch.cat([joined, joined * z, joined / (z * z + 1)], -1)], -1)
+
+
 def rows(dtype: str, count: int, length: int) -> tuple:
     return (dtype, (count, length))
 
@@ -118,6 +124,12 @@ CASES: dict[str, Case] = {
         lambda x, y, z: torch.cat([x, y, z], -1) * 2, (rows("bf16", 70, 13), rows("bf16", 70, 7), rows("bf16", 70, 64))
     ),
     # Rows shorter than a vector: its elements are of several rows.
+    "cat_panels": Case(_scaled_aggregates, (rows("bf16", 150, 64), rows("bf16", 150, 64), rows("bf16", 150, 1))),
+    "cat_panels_f32": Case(_scaled_aggregates, (rows("f32", 37, 24), rows("f32", 37, 24), rows("f32", 37, 1))),
+    "cat_panels_uneven": Case(
+        lambda x, y, z: torch.cat([x, y.sigmoid(), z], -1) * 2,
+        (rows("f32", 129, 32), rows("f32", 129, 96), rows("f32", 129, 16)),
+    ),
     "cat_thin": Case(lambda x, y: torch.cat([x, y], -1) * 2, (rows("f32", 70, 1), rows("f32", 70, 1))),
     "cat_thin_odd": Case(
         lambda x, y, z: torch.cat([x, y, z], -1) * 2, (rows("bf16", 70, 1), rows("bf16", 70, 1), rows("bf16", 70, 3))

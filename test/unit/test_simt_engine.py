@@ -43,6 +43,9 @@ EMULATED = (
     *(
         "cat",
         "cat_odd",
+        "cat_panels",
+        "cat_panels_f32",
+        "cat_panels_uneven",
         "cat_thin",
         "cat_thin_odd",
         "roll_thin",
@@ -180,6 +183,12 @@ def test_one_pass_over_memory():
     text = _ptx("stitch_full")
     assert text.count("ld.global.v4") == 2 * 4 and text.count("ld.shared.v4") == 2 * 2 * 4
     assert text.count("st.global.v4") == 4
+
+
+def test_joined_tensors_are_made_in_panels():
+    """A thread makes the same place of all 13 panels of 64 columns: it reads its three operands once, and makes 8 roots."""
+    text = _ptx("cat_panels")
+    assert text.count("ld.global.nc.v4") == 2 and text.count("st.global.v4") == 13 and text.count("sqrt.approx") == 8
 
 
 def test_wide_accesses_where_rows_are_aligned_and_narrow_ones_where_not():

@@ -15,6 +15,7 @@ from kitsune_mlir.codegen.gpu.interface.offer import Candidate
 from kitsune_mlir.codegen.tile_sizes import LINE, contiguous, even, fit, spread
 from kitsune_mlir.dialects.access import affine_maps, is_tensor, iterator_kinds, shape_of, terms_of
 from kitsune_mlir.dialects.iteration import Space, inner_elements
+from kitsune_mlir.dialects.joined import panels_of
 from kitsune_mlir.dialects.products import is_generic
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
 from kitsune_mlir.machine import rates
@@ -58,7 +59,8 @@ class Figures:
 
     Attributes:
         sizes: of the shared dimensions.
-        inner: points of the widest op for each point of the shared dimensions (a row's length).
+        inner: points of the widest op for each point of the shared dimensions (a row's length; of a joined tensor that of a
+            panel, all of which a thread makes side by side).
         bytes: read and written for each point.
         narrowest: bytes of the smallest element.
         levels: ops that reduce.
@@ -197,6 +199,7 @@ def figures_of(space: Space, alone: bool) -> Figures:
     """A stage in figures; see `Figures`."""
     inner = 1 if all(map(_makes_windows, space.ops)) and any(map(_slides, space.ops)) else inner_elements(space)
     sizes = tuple(d.size for d in space.dims)
+    inner //= _panels(space, inner)
     points = math.prod(sizes) * inner
     inside = {r for op in space.ops for r in op.results}
     read = {v for op in space.ops for v in op.operands if is_tensor(v) and v not in inside}
@@ -215,6 +218,15 @@ def figures_of(space: Space, alone: bool) -> Figures:
         and any(map(_is_maximum, space.ops))
     )
     return Figures(sizes, inner, moved / max(1, points), narrowest, levels, crossed, weights, alone, columns, running)
+
+
+def _panels(space: Space, inner: int) -> int:
+    """Panels of what a stage joins (see `dialects.joined`), where that is all that it makes."""
+    used = {v for op in space.ops for v in op.operands}
+    made = [r for op in space.ops for r in op.results if is_tensor(r) and r not in used]
+    if len(made) != 1 or not shape_of(made[0]) or shape_of(made[0])[-1] != inner:
+        return 1
+    return panels_of(made[0], set(space.ops))
 
 
 def _slides(op) -> bool:

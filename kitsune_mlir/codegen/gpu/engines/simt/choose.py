@@ -34,6 +34,7 @@ from kitsune_mlir.codegen.gpu.engines.simt.updates import Update, read_update
 from kitsune_mlir.codegen.gpu.engines.simt.widths import best_width
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, loops_in, plain_loops, shape_of
+from kitsune_mlir.dialects.joined import panels_of
 from kitsune_mlir.dialects.sizes import element_bytes
 from kitsune_mlir.dialects.tile_records import Store, TaskView
 from kitsune_mlir.dialects.verify import walk
@@ -62,6 +63,9 @@ FLAT_VECTORS = 32
 
 MOST_ELEMENTS = 32
 """Elements of a result that a thread makes at a time."""
+
+LEAST_PANEL, SECTOR = 64, 32
+"""Bytes of a panel's row, and what they are a multiple of: what memory writes at a time."""
 
 REPEATED = 8
 """How often a thread may repeat a short reduction that neighbours make too."""
@@ -225,6 +229,8 @@ def _maps(graph: Graph, stores: list[Output], reductions: Sequence[ir.Operation]
     words = {"schedule": "map", "width": schedules[0].width, "unroll": schedules[0].unroll}
     if schedules[0].flat:
         words["flat"] = True
+    if schedules[0].panels > 1:
+        words["panels"] = schedules[0].panels
     heavy = max(schedule.width * schedule.unroll for schedule in schedules) >= 16 and _has_functions(graph)
     shared = sum(crossed.bytes for schedule in schedules for crossed in schedule.crossed)
     if shared:
@@ -251,21 +257,26 @@ def map_schedules(
         shapes.setdefault(tuple(shape_of(store.tensor)), []).append(store)
     found = []
     for shape, group in shapes.items():
-        points = math.prod(shape)
+        panels = _panels(graph, group)
 
-        def attempt(width: int, crossed=(), group=group):
-            schedule = MapSchedule(tuple(group), width, 1, crossed)
+        def attempt(width: int, crossed=(), group=group, panels=panels):
+            schedule = MapSchedule(tuple(group), width, 1, crossed, panels=panels)
             return probe(graph.task, THREADS, lambda tile: try_maps(schedule, graph, tile))
 
         # A second schedule of the task would use the same shared memory.
-        _, seen = attempt(2) if crossing and len(shapes) == 1 and points > 1 and not graph.scatters else (None, {})
+        points = math.prod(shape)
+        alone = crossing and len(shapes) == 1 and points > 1 and not graph.scatters
+        _, seen = attempt(2, panels=1) if alone else (None, {})
         crossed = tuple(crossed_loads(graph, seen, points))
+        panels = 1 if crossed else panels
+        points //= panels
 
-        def trial(width: int, attempt=attempt, crossed=crossed) -> list[Access]:
-            return attempt(width, crossed)[0]
+        def trial(width: int, attempt=attempt, crossed=crossed, panels=panels) -> list[Access]:
+            return attempt(width, crossed, panels=panels)[0]
 
         plain = [store for store in group if isinstance(store, Store)]
         rows = [store.columns for store in group if isinstance(store, Update)]
+        rows += [shape[-1] // panels] if panels > 1 else []
         widths = [width for width in (1, 2, 4, 8, 16) if width <= max(1, points) and not any(n > 1 and n % width for n in rows)]
         width, accesses = best_width(widths, trial, graph)
         read = max(1, sum(access.bytes for access in accesses if not access.writes))
@@ -274,6 +285,17 @@ def map_schedules(
             unroll = max(1, min(in_flight * width // (read * wide), -(-points // (THREADS * wide))))
             found.append(MapSchedule(tuple(group), wide, unroll, flat=True))
             continue
-        unroll = max(1, min(in_flight // read, MOST_ELEMENTS // width, -(-points // (THREADS * width))))
-        found.append(MapSchedule(tuple(group), width, unroll, crossed))
+        unroll = max(1, min(in_flight // read, MOST_ELEMENTS // (width * panels), -(-points // (THREADS * width))))
+        found.append(MapSchedule(tuple(group), width, unroll, crossed, panels=panels))
     return found
+
+
+def _panels(graph: Graph, outputs: Sequence[Output]) -> int:
+    """Panels of what is stored that threads make side by side (`MapSchedule.panels`), of whole sectors of memory; 1 where it is
+    made in one."""
+    if len(outputs) != 1 or not isinstance(outputs[0], Store):
+        return 1
+    tensor = outputs[0].tensor
+    panels = panels_of(tensor, set(graph.task.work()))
+    columns = shape_of(tensor)[-1] // panels * element_bytes(tensor.type) if panels > 1 else 0
+    return panels if columns >= LEAST_PANEL and columns % SECTOR == 0 else 1

@@ -25,6 +25,10 @@ from kitsune_mlir.dialects.tile_records import Store
 __all__ = ["MapSchedule", "emit_maps", "try_maps"]
 
 
+PANEL_ELEMENTS = 32
+"""Elements of several panels that a thread makes before it stores them."""
+
+
 @dataclasses.dataclass(frozen=True)
 class MapSchedule:
     """How the points of some stores, which all have the same shape, are made.
@@ -35,6 +39,8 @@ class MapSchedule:
         unroll: vectors that a thread makes at a time.
         crossed: loads that come through shared memory.
         flat: a tile is a span of memory (`simt.linear`).
+        panels: equal parts of the last dimension, between the seams of a joined tensor: a thread makes the same place of each,
+            so that it makes what several of them read once, and nothing of their neighbours.
     """
 
     stores: tuple[Store | Update, ...]
@@ -42,10 +48,18 @@ class MapSchedule:
     unroll: int
     crossed: tuple[CrossedLoad, ...] = ()
     flat: bool = False
+    panels: int = 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a panel."""
+        shape = shape_of(self.stores[0].tensor)
+        return (*shape[:-1], shape[-1] // self.panels) if shape else ()
 
     @property
     def points(self) -> int:
-        return math.prod(shape_of(self.stores[0].tensor))
+        """Of a panel."""
+        return math.prod(self.shape)
 
 
 def emit_maps(schedule: MapSchedule, graph: Graph, tile: TileContext) -> None:
@@ -79,18 +93,23 @@ def _prepared(store: Store | Update, evaluator: Evaluator, where: Coordinates) -
     return store.prepared(evaluator, where) if isinstance(store, Update) else evaluator.prepared(store, where)
 
 
+def _in_panel(where: Coordinates, start: int) -> Coordinates:
+    """A place of the first panel in that which begins at column `start`."""
+    return (*where[:-1], add(where[-1], start))
+
+
 def _section(schedule: MapSchedule, evaluator: Evaluator, start: int, count: int, unroll: int) -> None:
     """The points [start, start + count), by vectors of the evaluator's width, which divides both."""
     tile, width = evaluator.tile, evaluator.width
     threads = tile.task.threads
     stride = threads * width
     unroll = max(1, min(unroll, -(-count // stride)))
-    shape = tuple(shape_of(schedule.stores[0].tensor))
+    shape = schedule.shape
     exact = count % (stride * unroll) == 0
 
     def step(first: Value | int) -> None:
         """`unroll` vectors for each thread, the first of thread 0 at point `first` of the section."""
-        groups = []
+        groups: list[tuple[Coordinates, Value | None]] = []
         thread = Linear(((Atom(tile.task.thread, 1, threads), width),))
         origin = Linear(const=first) if isinstance(first, int) else Linear.of(Atom(first, stride * unroll, count))
         for number in range(unroll):
@@ -101,8 +120,15 @@ def _section(schedule: MapSchedule, evaluator: Evaluator, start: int, count: int
                 inside = emit(base) < count
                 base = clamp(base, count - width)
             point = Linear(base.terms, 1 if width > 1 else 0, base.const + start)
-            groups.append((evaluator.spread(point, shape), inside))
-        # All loads of all vectors come before the first store, so that they are in flight together.
+            where = evaluator.spread(point, shape)
+            groups += [(_in_panel(where, panel * shape[-1]) if panel else where, inside) for panel in range(schedule.panels)]
+        # All loads of some vectors come before the first store, so that they are in flight together: of all but where a thread
+        # makes many panels.
+        most = max(unroll, PANEL_ELEMENTS // width)
+        for first_group in range(0, len(groups), most):
+            write_all(groups[first_group : first_group + most])
+
+    def write_all(groups: list[tuple[Coordinates, Value | None]]) -> None:
         made = [[_prepared(store, evaluator, where) for store in schedule.stores] for where, _ in groups]
         for (_, inside), writes in zip(groups, made, strict=True):
 
