@@ -278,6 +278,11 @@ CASES: dict[str, Case] = {
     "convolution_f32": convolution("conv", "odd_f32"),
     "convolution_stride_f32": convolution("conv", "stride_f32"),
     "convolution_tf32": convolution("conv", "odd_tf32"),
+    "convolution_groups": convolution("conv", "groups_five_odd"),
+    "convolution_groups_line": convolution("conv", "line_groups_dilated"),
+    "convolution_groups_stride": convolution("conv", "groups_129"),
+    "convolution_groups_f32": convolution("conv", "grouped_f32"),
+    "convolution_groups_tf32": convolution("conv", "groups_24_tf32"),
     "depthwise": convolution("depthwise", "depthwise_odd"),
     "depthwise_loop": convolution("depthwise", "depthwise_five_odd"),
     "depthwise_f32": convolution("depthwise", "depthwise_f32"),
@@ -315,6 +320,9 @@ CASES: dict[str, Case] = {
     "sort": function("sort", lambda x: torch.sort(x, -1), matrices((7, 129))),
     "sort_blocks": function(
         "sort", lambda x: torch.sort(x, dim=-1, descending=True, stable=True), matrices((3, 5000), dtype=BF16)
+    ),
+    "sort_counted": function(
+        "scatter", lambda x: torch.sort(x, descending=True).values, matrices(((1 << 16) + 129,), dtype=BF16)
     ),
     "sort_lanes": function(
         "sort", _sorted_beside_a_product, lambda: (*matrices((3, 5000))(), *matrices((64, 64), (64, 64), dtype=BF16)())
