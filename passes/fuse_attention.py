@@ -34,7 +34,6 @@ from .remarks import remark
 __all__ = ["FuseAttention", "obstacle"]
 
 WIDEST_HEAD = 256
-WIDEST_GRADIENT = 128
 TMA_DIMENSIONS = 5
 
 
@@ -70,8 +69,8 @@ def gradient_obstacle(gradient: Gradient) -> str | None:
         if len(factors) != 1:
             return f"{name} have {len(factors)} dimensions wider than 1"
     width, head = gradient.width[0].size, gradient.head[0].size
-    if max(width, head) > WIDEST_GRADIENT or width % 8 or head % 8:
-        return f"heads of {width} and {head} elements; multiples of 8 up to {WIDEST_GRADIENT} are done"
+    if max(width, head) > WIDEST_HEAD or width % 8 or head % 8:
+        return f"heads of {width} and {head} elements; multiples of 8 up to {WIDEST_HEAD} are done"
     if any(step.kind == "causal" and len(step.row) != 1 for step in gradient.steps):
         return "a causal mask goes by several dimensions"
     if any(step.kind == "keep" and step.number != -math.inf for step in gradient.steps):

@@ -8,6 +8,9 @@ arithmetic, the other one multiplies.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 from kitsune_mlir.codegen.gpu.emit.approx_math import LOG2_E, exp2
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_warp
 from kitsune_mlir.codegen.gpu.emit.convert import pack_values
@@ -15,7 +18,7 @@ from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, f32, fma, i32, minimum, select, unpack
 from kitsune_mlir.codegen.gpu.engines.attention.consumer import stage_rows
-from kitsune_mlir.codegen.gpu.engines.attention.gradient_blocks import blocks_of, bound_of
+from kitsune_mlir.codegen.gpu.engines.attention.gradient_blocks import BlockRange, blocks_of, bound_of
 from kitsune_mlir.codegen.gpu.engines.attention.gradient_plan import GradientPlan
 from kitsune_mlir.codegen.gpu.engines.attention.gradient_producer import numbers_of, row_numbers
 from kitsune_mlir.codegen.gpu.engines.attention.masks import Masks
@@ -26,6 +29,9 @@ from kitsune_mlir.codegen.gpu.sm90 import wgmma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot, fence_async_shared
 
 __all__ = ["consume_gradient_tiles"]
+
+NARROW_HEAD = 128
+"""Up to so many elements all addresses of products' steps have room in registers."""
 
 
 def consume_gradient_tiles(pipeline: PipelineState, group: Value) -> None:
@@ -61,11 +67,28 @@ class _Consumer:
         self.numbers = [] if plan.keys else [self._row_numbers(half) for half in range(2)]
         last = minimum(self.first + (GROUP_ROWS - 1), pattern.row_count - 1)
         blocks = blocks_of(plan, self.tile, self.first, last)
-        counts = [pattern.width // 2, *([pattern.head // 2] if len(pattern.results) > 1 else [])]
-        state = [*slot.values, *[f32(0.0)] * sum(counts)]
+        sums = list(range(len(pattern.results)))
+        state = slot.values
+        for wanted in [sums] if plan.sweeps == 1 else [[number] for number in sums]:
+            counts = [(pattern.width, pattern.head)[number] // 2 for number in wanted]
+            state = self._sweep(wanted, counts, blocks, [*state, *[f32(0.0)] * sum(counts)])
+            if wanted[-1] == sums[-1]:
+                if_(self.local == 0, self.pipeline.query_empty.arrive)
+            self._store(wanted, counts, state[2:])
+            state = state[:2]
+        return Slot(*state)
+
+    def _sweep(self, wanted: Sequence[int], counts: Sequence[int], blocks: BlockRange, state: list[Value]) -> list[Value]:
+        """Add up the sums `wanted`, each in so many registers, over all blocks; the ring's next slot and they."""
+        plan, pattern = self.plan, self.pattern
 
         def body(masked: bool):
-            return lambda index, *values: self._block(index, list(values), counts[0], masked)
+            def block(index: Value, *values: Value) -> list[Value]:
+                ends = itertools.accumulate(counts, initial=2)
+                parts = [list(values[end : end + count]) for end, count in zip(ends, counts, strict=False)]
+                return self._block(index, Slot(values[0], values[1]), dict(zip(wanted, parts, strict=True)), masked)
+
+            return block
 
         cut = bool(self.gradient.steps) or (not plan.keys and pattern.length % plan.block != 0)
         if plan.keys and cut:
@@ -75,42 +98,45 @@ class _Consumer:
             # Of a last block that is known to be one LLVM would make code that is no loop, for which registers do not suffice.
             end = blocks.end if plan.steps else fresh(blocks.end)
             state = for_(blocks.whole_end, end, 1, body(True), state)
-        if_(self.local == 0, self.pipeline.query_empty.arrive)
-        self._store(state[2:], counts)
-        return Slot(state[0], state[1])
+        return state
 
     def _row_numbers(self, half: int) -> tuple[Value, Value]:
         """What the scores of a row of queries start from, and what their gradients do."""
         return row_numbers(self.plan, self.tile, "row0", minimum(self.row + 8 * half, self.pattern.row_count - 1))
 
-    def _block(self, index: Value, values: list[Value], first_count: int, masked: bool) -> list[Value]:
-        """Add what a block gives to the sums."""
+    def _block(self, index: Value, slot: Slot, sums: dict[int, list[Value]], masked: bool) -> list[Value]:
+        """Add what a block gives to the sums, by their numbers: 0 that of the scores' gradients, 1 that of the weights."""
         plan, pattern, dtype = self.plan, self.pattern, self.gradient.dtype
-        slot, first, second = Slot(values[0], values[1]), values[2 : 2 + first_count], values[2 + first_count :]
         self.ring.full(slot.stage).wait(slot.parity)
         base = self.pipeline.slot(0, slot.stage)
         other = offset(base, plan.blocks[0].bytes)
-        scored = wgmma.SharedOperand(plan.resident[0], self.pipeline.task.shared, row=self.first)
-        beside = offset(self.pipeline.task.shared, plan.resident[0].bytes)
-        sloped = wgmma.SharedOperand(plan.resident[1], beside, row=self.first)
+        first = self.first
+        if max(pattern.width, pattern.head) > NARROW_HEAD:
+            first = first + (fresh(slot.parity) >> 1)  # 0; but ptxas would keep where each step begins in registers, from loop to loop
+        scored = wgmma.SharedOperand(plan.resident[0], self.pipeline.task.shared, row=first)
+        beside = offset(self.pipeline.task.shared, plan.resident_at(1))
+        sloped = wgmma.SharedOperand(plan.resident[1], beside, row=first)
         streamed, weighed = wgmma.SharedOperand(plan.blocks[0], base), wgmma.SharedOperand(plan.blocks[1], other)
         # Starting from the rows' numbers takes no registers beside those of the products.
-        starts = self._numbers(slot, 0), self._numbers(slot, 1)
+        starts = [self._numbers(slot, number) for number in range(2) if number == 0 or 0 in sums]
         scores = wgmma.multiply(starts[0], scored, streamed, plan.block, dtype, -(-pattern.width // 16))
-        slopes = wgmma.multiply(starts[1], sloped, weighed, plan.block, dtype, -(-pattern.head // 16))
-        weights = self._weights(wgmma.wait(1, scores), index, masked)
-        if second:
+        slopes: list[Value] = []
+        if 0 in sums:
+            slopes = wgmma.multiply(starts[1], sloped, weighed, plan.block, dtype, -(-pattern.head // 16))
+        weights = self._weights(wgmma.wait(len(sums.keys() & {0}), scores), index, masked)
+        if 1 in sums:
             across = wgmma.SharedOperand(plan.blocks[1], other, transposed=True)
-            second = wgmma.multiply(second, pack_values(weights, dtype), across, pattern.head, dtype)
-        slopes = wgmma.wait(1 if second else 0, slopes)
-        changes = [weight * slope for weight, slope in zip(weights, slopes, strict=True)]
-        across = wgmma.SharedOperand(plan.blocks[0], base, transposed=True)
-        first = wgmma.multiply(first, pack_values(changes, dtype), across, pattern.width, dtype)
-        sums = wgmma.wait(0, [*first, *second])
+            sums[1] = wgmma.multiply(sums[1], pack_values(weights, dtype), across, pattern.head, dtype)
+        if 0 in sums:
+            slopes = wgmma.wait(len(sums) - 1, slopes)
+            changes = [weight * slope for weight, slope in zip(weights, slopes, strict=True)]
+            across = wgmma.SharedOperand(plan.blocks[0], base, transposed=True)
+            sums[0] = wgmma.multiply(sums[0], pack_values(changes, dtype), across, pattern.width, dtype)
+        found = wgmma.wait(0, [value for values in sums.values() for value in values])
         if plan.keys:
             sync_warp()  # all lanes have read the slot's numbers, and one tells
         if_(self.lane == 0, self.ring.empty(slot.stage).arrive)
-        return [*self.ring.next(slot).values, *sums]
+        return [*self.ring.next(slot).values, *found]
 
     def _numbers(self, slot: Slot, which: int) -> list[Value]:
         """What each register of the scores (`which` 0), or of the probabilities' gradients (1), starts from."""
@@ -154,18 +180,20 @@ class _Consumer:
             return inside
         return place <= bound if inside is None else inside & (place <= bound)
 
-    def _store(self, sums: list[Value], counts: list[int]) -> None:
-        """Leave the results in shared memory for the storing thread, in the places of the resident operands."""
+    def _store(self, wanted: Sequence[int], counts: Sequence[int], sums: Sequence[Value]) -> None:
+        """Leave results in shared memory, in the places of resident operands; after the last tell the storing thread."""
         plan, pipeline = self.plan, self.pipeline
-        parts = [sums[: counts[0]], sums[counts[0] :]][: len(counts)]
-        parts[0] = [value * self.gradient.factor for value in parts[0]]
+        ends = itertools.accumulate(counts, initial=0)
+        parts = {number: sums[end : end + count] for number, end, count in zip(wanted, ends, counts, strict=False)}
+        if 0 in parts:
+            parts[0] = [value * self.gradient.factor for value in parts[0]]
 
         def write(group: int) -> None:
-            for number, values in enumerate(parts):
-                shared = plan.resident[number]
-                place = offset(pipeline.task.shared, number * plan.resident[0].bytes + group * GROUP_ROWS * 128)
-                stage_rows(values, self.local, shared, place, self.gradient.dtype)
-            fence_async_shared()
-            pipeline.result_full[group].arrive()
+            for number, values in parts.items():
+                place = offset(pipeline.task.shared, plan.result_at_of(number) + group * GROUP_ROWS * 128)
+                stage_rows(values, self.local, plan.resident[number], place, self.gradient.dtype)
+            if len(self.pattern.results) - 1 in parts:
+                fence_async_shared()
+                pipeline.result_full[group].arrive()
 
         if_(self.group == 0, lambda: write(0), lambda: write(1))

@@ -1,6 +1,7 @@
 """Deciding how a tile of attention's gradients runs: shared memory, blocks of what is streamed, tensor maps.
 
 A tile has up to 128 rows of the resident operands, 64 for each of two consumer warpgroups. Results take their places at last.
+Both sums of keys' wide heads do not fit the registers: then the tile's queries are streamed twice, with a sum each.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from kitsune_mlir.machine.shared_tile import PANEL_COLS, SharedTile
 __all__ = ["GradientPlan", "make_gradient_plan"]
 
 KEY_BLOCK, QUERY_BLOCK = 128, 64
-"""Streamed rows of a block: with one sum in registers, and with two."""
+"""Streamed rows of a block at most: with one sum in registers, and with two. With masks, half as many."""
+REGISTERS, MASKED_REGISTERS = 192, 160
+"""Of a thread, for sums, a block's scores and the gradients of its probabilities; what masks are read with takes some, too."""
+LEAST_BLOCK = 48
+"""Streamed rows of a block with both sums in registers: with fewer, products wait for shared memory."""
+STEP_ROWS = 16
+"""Of a product's step along streamed rows."""
 MOST_SLOTS = 6
 
 
@@ -35,8 +42,9 @@ class GradientPlan:
         pattern: the body.
         block: streamed rows of a block.
         slots: blocks that the ring holds.
-        resident: how the resident operands lie in shared memory, one after the other from its start, and the results after them
-            in the same places; blocks: how both streamed operands' blocks lie in a slot.
+        sweeps: how often the rows are streamed: once, or for each of two sums.
+        resident: how the resident operands lie in shared memory, the second from `second_at` on, and the results after them in
+            the same places; blocks: how both streamed operands' blocks lie in a slot.
         boxes: TMA's view of the resident operands, of the results (rows of each warpgroup), of the streamed ones.
         ring_at, numbers_at: offsets in shared memory of the ring, and of the numbers of the rows of its blocks, if these are
             queries.
@@ -46,9 +54,11 @@ class GradientPlan:
     pattern: GradientPattern
     block: int
     slots: int
+    sweeps: int
     resident: tuple[SharedTile, SharedTile]
     blocks: tuple[SharedTile, SharedTile]
     boxes: tuple[Box, ...]
+    second_at: int
     ring_at: int
     numbers_at: int
     workers: int
@@ -64,6 +74,14 @@ class GradientPlan:
     def groups(self) -> int:
         """Warpgroups that have rows."""
         return 2 if self.pattern.row_count > GROUP_ROWS else 1
+
+    def resident_at(self, number: int) -> int:
+        """Where resident operand `number` is in shared memory."""
+        return number * self.second_at
+
+    def result_at_of(self, number: int) -> int:
+        """Where result `number` goes: that of the first of two sweeps takes the place of what the second does not read."""
+        return self.resident_at(number ^ 1 if self.sweeps > 1 else number)
 
     @property
     def slot_bytes(self) -> int:
@@ -130,6 +148,7 @@ def make_gradient_plan(engine: str, task: TaskView, options: KernelOptions) -> P
             "streamed": "queries" if plan.keys else "keys",
             "block": plan.block,
             "slots": plan.slots,
+            "sweeps": plan.sweeps,
             "steps": [step.kind for step in pattern.gradient.steps],
         },
         private=plan,
@@ -143,15 +162,17 @@ def _choose(pattern: GradientPattern, options: KernelOptions) -> GradientPlan:
     if any(step.kind == "causal" and not set(step.row) <= _positions(pattern) for step in gradient.steps):
         raise MatchFailure("a causal mask that does not go by the queries' rows")
     elements = [-(-size // PANEL_COLS) * PANEL_COLS for size in (pattern.width, pattern.head)]
-    block = QUERY_BLOCK if gradient.keys else KEY_BLOCK
-    if any(step.kind != "causal" for step in gradient.steps):  # what masks are read with takes registers, too
-        block //= 2
+    masked = any(step.kind != "causal" for step in gradient.steps)
+    block, sweeps = _block(pattern, masked)
     resident = tuple(SharedTile(2 * GROUP_ROWS, columns, 2) for columns in elements)
-    blocks = tuple(SharedTile(block, columns, 2) for columns in elements)
-    ring_at = sum(tile.bytes for tile in resident)
-    slot = sum(tile.bytes for tile in blocks)
-    numbers = block * 8 if gradient.keys else 0
-    slots = min(MOST_SLOTS, (options.shared_bytes - ring_at) // (slot + numbers))
+    second_at = max(tile.bytes for tile in resident) if sweeps > 1 else resident[0].bytes
+    ring_at = second_at + (second_at if sweeps > 1 else resident[1].bytes)
+    slots = 0
+    while slots < 2 and block >= STEP_ROWS:
+        blocks = tuple(SharedTile(block, columns, 2) for columns in elements)
+        slot = sum(tile.bytes for tile in blocks)
+        slots = min(MOST_SLOTS, (options.shared_bytes - ring_at) // (slot + (block * 8 if gradient.keys else 0)))
+        block -= STEP_ROWS if slots < 2 else 0
     if slots < 2:
         raise MatchFailure(f"heads of {pattern.width} and {pattern.head} elements do not fit shared memory")
     sides = ("width", "head")
@@ -165,13 +186,26 @@ def _choose(pattern: GradientPattern, options: KernelOptions) -> GradientPlan:
         pattern,
         block,
         slots,
+        sweeps,
         (resident[0], resident[1]),
         (blocks[0], blocks[1]),
         tuple(boxes),
+        second_at,
         ring_at,
         ring_at + slots * slot,
         options.workers,
     )
+
+
+def _block(pattern: GradientPattern, masked: bool) -> tuple[int, int]:
+    """Streamed rows of a block, as many as registers hold beside the sums, and how often the rows are streamed."""
+    most = (QUERY_BLOCK if pattern.gradient.keys else KEY_BLOCK) // (2 if masked else 1)
+    registers = MASKED_REGISTERS if masked else REGISTERS
+    sums = [pattern.width // 2, pattern.head // 2][: len(pattern.results)]
+    together = (registers - sum(sums)) // STEP_ROWS * STEP_ROWS
+    if len(sums) == 1 or together >= min(LEAST_BLOCK, most):
+        return min(most, together), 1
+    return min(most, (registers - max(sums)) // STEP_ROWS * STEP_ROWS), 2
 
 
 def _resident(pattern: GradientPattern) -> tuple[Window, Window]:

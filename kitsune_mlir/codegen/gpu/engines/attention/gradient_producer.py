@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id, sync_warp
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, if_all, lane_id, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, f32, i32, i64, minimum, select
 from kitsune_mlir.codegen.gpu.engines.attention.gradient_blocks import blocks_of
@@ -54,7 +54,7 @@ def load_gradient_tiles(pipeline: PipelineState) -> None:
         pipeline.query_full.arrive_and_expect(sum(box.panels * box.map.box_bytes for box in boxes))
         for number, (box, shared) in enumerate(zip(boxes, plan.resident, strict=True)):
             for panel in range(box.panels):
-                target = offset(task.shared, number * plan.resident[0].bytes + panel * shared.panel_bytes)
+                target = offset(task.shared, plan.resident_at(number) + panel * shared.panel_bytes)
                 tma.load_tile(target, task.tensor_map(number), pipeline.query_full, place_of_box(tile, box, panel))
 
     def streamed(tile: TileContext, block: Value, slot: Slot) -> None:
@@ -71,14 +71,18 @@ def load_gradient_tiles(pipeline: PipelineState) -> None:
 
     def numbers(tile: TileContext, block: Value, slot: Slot) -> None:
         base = numbers_of(pipeline, slot.stage)
-        for part in range(plan.block // 32):
+        for part in range(-(-plan.block // 32)):
             local = lane + 32 * part
             row = block * plan.block + local
             there, row = row < pattern.length, minimum(row, pattern.length - 1)
             score, slope = row_numbers(plan, tile, "key", row)
             place = offset(base, local * 4)
-            store(select(there, score, nothing), place)
-            store(select(there, slope, f32(0.0)), offset(place, plan.block * 4))
+
+            def put(there=there, score=score, slope=slope, place=place) -> None:
+                store(select(there, score, nothing), place)
+                store(select(there, slope, f32(0.0)), offset(place, plan.block * 4))
+
+            if_all([local < plan.block if 32 * (part + 1) > plan.block else None], put)
         sync_warp()
         if_(lane == 0, ring.full(slot.stage).arrive)
 
@@ -97,7 +101,10 @@ def load_gradient_tiles(pipeline: PipelineState) -> None:
                 numbers(tile, index, slot)
             return ring.next(slot).values
 
-        return [*for_(blocks.begin, blocks.end, 1, block, [stage, parity]), turn ^ 1]
+        state = [stage, parity]
+        for _ in range(plan.sweeps):
+            state = for_(blocks.begin, blocks.end, 1, block, state)
+        return [*state, turn ^ 1]
 
     task.for_each_piece(tile, [*ring.producer_start().values, i32(0)])
 
@@ -114,10 +121,8 @@ def store_gradients(pipeline: PipelineState) -> None:
             if group < plan.groups:
                 for number in range(len(plan.pattern.results)):
                     which, shared = 2 + number * plan.groups + group, plan.resident[number]
-                    box, first = (
-                        plan.boxes[which],
-                        offset(task.shared, number * plan.resident[0].bytes + group * GROUP_ROWS * 128),
-                    )
+                    box = plan.boxes[which]
+                    first = offset(task.shared, plan.result_at_of(number) + group * GROUP_ROWS * 128)
                     for panel in range(box.panels):
                         source = offset(first, panel * shared.panel_bytes)
                         place = place_of_box(tile, box, panel, row=group * GROUP_ROWS)
