@@ -167,14 +167,12 @@ def _choose(pattern: GradientPattern, options: KernelOptions) -> GradientPlan:
     resident = tuple(SharedTile(2 * GROUP_ROWS, columns, 2) for columns in elements)
     second_at = max(tile.bytes for tile in resident) if sweeps > 1 else resident[0].bytes
     ring_at = second_at + (second_at if sweeps > 1 else resident[1].bytes)
-    slots = 0
-    while slots < 2 and block >= STEP_ROWS:
-        blocks = tuple(SharedTile(block, columns, 2) for columns in elements)
-        slot = sum(tile.bytes for tile in blocks)
-        slots = min(MOST_SLOTS, (options.shared_bytes - ring_at) // (slot + (block * 8 if gradient.keys else 0)))
-        block -= STEP_ROWS if slots < 2 else 0
-    if slots < 2:
+    row = sum(SharedTile(8, columns, 2).bytes for columns in elements) // 8 + (8 if gradient.keys else 0)
+    block = min(block, (options.shared_bytes - ring_at) // (2 * row) // STEP_ROWS * STEP_ROWS)
+    if block < 2 * STEP_ROWS:
         raise MatchFailure(f"heads of {pattern.width} and {pattern.head} elements do not fit shared memory")
+    blocks = tuple(SharedTile(block, columns, 2) for columns in elements)
+    slots = min(MOST_SLOTS, (options.shared_bytes - ring_at) // (block * row))
     sides = ("width", "head")
     groups = (0, GROUP_ROWS) if pattern.row_count > GROUP_ROWS else (0,)
     boxes = [_rows(pattern, w, s, c, 2 * GROUP_ROWS) for w, s, c in zip(_resident(pattern), sides, elements, strict=True)]
@@ -192,7 +190,7 @@ def _choose(pattern: GradientPattern, options: KernelOptions) -> GradientPlan:
         tuple(boxes),
         second_at,
         ring_at,
-        ring_at + slots * slot,
+        ring_at + slots * sum(tile.bytes for tile in blocks),
         options.workers,
     )
 
