@@ -245,7 +245,10 @@ def test_too_little_shared_memory_is_declined() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", todays(["causal", "grouped", "float_mask", "padding_mask", "keys_1000", "width_40_head_24", "plain", "f16", "width_256"], 2)
+    "name",
+    todays(
+        ["causal", "grouped", "float_mask", "padding_mask", "keys_1000", "width_40_head_24", "plain", "f16", "width_256"], 2
+    ),
 )
 def test_kernels_assemble_without_spills(name: str) -> None:
     module = program_of(TRAINED[name])
