@@ -112,9 +112,8 @@ class _Consumer:
         other = offset(base, plan.blocks[0].bytes)
         first = self.first
         if max(pattern.width, pattern.head) > NARROW_HEAD:
-            first = first + (
-                fresh(slot.parity) >> 1
-            )  # 0; but ptxas would keep where each step begins in registers, from loop to loop
+            # 0 more; without, ptxas keeps in registers, from loop to loop, where each step of the products begins.
+            first = first + (fresh(slot.parity) >> 1)
         scored = wgmma.SharedOperand(plan.resident[0], self.pipeline.task.shared, row=first)
         beside = offset(self.pipeline.task.shared, plan.resident_at(1))
         sloped = wgmma.SharedOperand(plan.resident[1], beside, row=first)
