@@ -130,9 +130,12 @@ class TrainStep:
         return self._compiled(key, batch, spec, update)
 
     def _forward(self, inputs: Any, targets: Sequence[Any]) -> Any:
+        return self.loss_fn(self._of_model(inputs), *targets)
+
+    def _of_model(self, inputs: Any) -> Any:
         if isinstance(inputs, Mapping):
-            return self.loss_fn(self._model(**inputs), *targets)
-        return self.loss_fn(self._model(*inputs) if isinstance(inputs, tuple | list) else self._model(inputs), *targets)
+            return self._model(**inputs)
+        return self._model(*inputs) if isinstance(inputs, tuple | list) else self._model(inputs)
 
     def _key(self, batch: Sequence[Any], spec: Any, update: bool) -> Any:
         """All that a graph is made for."""
@@ -193,7 +196,9 @@ class TrainStep:
     def _run_in_parts(self, inputs: Any, targets: Sequence[Any], update: bool) -> Any:
         """Forward and backward as torch.compile makes graphs of them, and the update, if it can be traced, as one."""
         if self._parts is None:
-            self._parts = self._compile(self._forward), self._compile(self.optimizer.step)
+            sent = isinstance(self._model, DistributedDataParallel)
+            forward = self._forward_inside_ddp() if sent else self._compile(self._forward)
+            self._parts = forward, self._compile(self.optimizer.step)
         with torch.enable_grad():
             made = self._parts[0](inputs, targets)
             loss = made[0] if isinstance(made, tuple | list) else made
@@ -208,6 +213,21 @@ class TrainStep:
             for parameter in [p for m in self._modules for p in m._parameters.values() if p is not None]:
                 parameter.grad = None
         return tree_map_only(Tensor, Tensor.detach, made)
+
+    def _forward_inside_ddp(self) -> Callable[..., Any]:
+        """As `_forward`, with a compiled module in DDP: it cuts graphs where buckets end, and sends each when it is full."""
+        inner = self._model.module
+        compiled, loss_fn = self._compile(inner._call_impl), self._compile(self.loss_fn)
+
+        def forward(inputs: Any, targets: Sequence[Any]) -> Any:
+            before, inner._compiled_call_impl = inner._compiled_call_impl, compiled
+            try:
+                made = self._of_model(inputs)
+            finally:
+                inner._compiled_call_impl = before
+            return loss_fn(made, *targets)
+
+        return forward
 
     def _update(self) -> None:
         assert self._parts is not None
