@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["draw", "draw_breadth"]
+__all__ = ["draw", "draw_breadth", "draw_curves"]
 
 Entries = Mapping[str, Mapping[str, Any]]
 
@@ -31,6 +31,27 @@ def draw_breadth(entries: Entries, path: Path) -> list[Path]:
         for name, entry in timed[:100]
     }
     return [_speedup(named, path)]
+
+
+def draw_curves(entries: Entries, path: Path) -> list[Path]:
+    """Write losses by step of each case, beside eager's."""
+    from matplotlib import pyplot
+
+    _prepare(path.parent)
+    rows = -(-len(entries) // 4)
+    figure, places = pyplot.subplots(rows, 4, figsize=(10, 2.1 * rows), squeeze=False)
+    for axes in places.flat[len(entries) :]:
+        axes.set_visible(False)
+    for axes, (name, entry) in zip(places.flat, entries.items(), strict=False):
+        at = [n * entry["every"] for n in range(len(entry["eager"]))]
+        axes.plot(at, entry["eager"], color="#b5483c", linewidth=2.2, alpha=0.5, label="eager")
+        axes.plot(at, entry["kitsune"], color="#2a7f4f", linewidth=0.9, label="kitsune")
+        axes.set_title(name, fontsize=8)
+    places.flat[0].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+    return [path]
 
 
 def _prepare(folder: Path) -> None:
