@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn, optim
+from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 import kitsune_mlir
@@ -64,13 +65,14 @@ def layers() -> nn.Module:
 
 def parallel(model: nn.Module, sent: list[int]) -> DistributedDataParallel:
     """A model with buckets of 20 KB; the number of each bucket that is sent goes into a list."""
-    dist._DEFAULT_FIRST_BUCKET_BYTES = 16_000  # Dynamo's own wants it no larger than the others
+    dist._DEFAULT_FIRST_BUCKET_BYTES = 16_000  # type: ignore[attr-defined]  # Dynamo's own wants it no larger than the others
     made = DistributedDataParallel(model, bucket_cap_mb=0.02)
 
-    def send(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def send(_: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         sent.append(bucket.index())
         mean = bucket.buffer().div_(PROCESSES)
-        return dist.all_reduce(mean, async_op=True).get_future().then(lambda done: done.value()[0])
+        sending: Any = dist.all_reduce(mean, async_op=True)
+        return sending.get_future().then(lambda done: done.value()[0])
 
     made.register_comm_hook(None, send)
     return made
@@ -118,7 +120,8 @@ def cut() -> None:
 
 def inside(model: nn.Module, sent: list[int]) -> tuple[Model, DistributedDataParallel]:
     """The model is compiled, DDP is around it."""
-    made = parallel(torch.compile(model, backend="kitsune"), sent)
+    compiled: Any = torch.compile(model, backend="kitsune")
+    made = parallel(compiled, sent)
     return made, made
 
 
