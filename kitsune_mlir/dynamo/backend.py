@@ -59,12 +59,12 @@ def compiled_graph(
     from kitsune_mlir.dynamo.above_autograd import composites_replaced
     from kitsune_mlir.dynamo.guard import Facts, guarded, rules_of
     from kitsune_mlir.dynamo.kept_graphs import kept_graph
+    from kitsune_mlir.dynamo.recomputed import partitioned
     from kitsune_mlir.dynamo.report import GraphReport
     from kitsune_mlir.dynamo.sharing import SharingGuard
     from kitsune_mlir.dynamo.torch_api import (
         aot_autograd,
         as_inference,
-        min_cut_rematerialization_partition,
         saved,
         saving,
         told_to_dynamo,
@@ -85,7 +85,7 @@ def compiled_graph(
         bw_compiler=_compiler("backward", asked, facts),
         inference_compiler=_compiler("inference", asked, facts),
         decompositions=traced_table(late=not training),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partitioned,
         keep_inference_input_mutations=True,
     )
     nothing = contextlib.nullcontext()

@@ -1,0 +1,123 @@
+"""What a backward graph makes again instead of reading: attention's scores, which are larger than all that they are made of.
+
+`min_cut_rematerialization_partition` weighs bytes against products, and saves a matrix of all scores. Compiled, they
+never are in memory: the backward graph must then hold the attention itself, which is found there and made again by its engine
+(`passes/fuse_attention.py`), as whole training steps have it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils.checkpoint import CheckpointPolicy
+
+from kitsune_mlir.dynamo.torch_api import min_cut_rematerialization_partition
+
+__all__ = ["partitioned", "recompute_scores"]
+
+aten = torch.ops.aten
+PRODUCTS = (aten.bmm.default, aten.mm.default)
+EXPONENTIALS = (aten.exp.default, aten._softmax.default)
+TIMES_LARGER = 4
+"""Than both factors together a product is at least, where its result is made again."""
+LEAST = 1 << 20
+"""Elements of such a result."""
+
+
+def partitioned(joint: fx.GraphModule, inputs: Sequence[Any], **given: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Forward and backward of a joint graph, as AOTAutograd's `partition_fn` gives them."""
+    recompute_scores(joint.graph)
+    return min_cut_rematerialization_partition(joint, inputs, **given)
+
+
+def recompute_scores(graph: fx.Graph) -> int:
+    """Mark attention's scores, what they are made of by maps, and what becomes of them, as made again; how many there are.
+
+    Scores are a product's result that is much larger than its factors, with an exponential of it, and which ends, by maps
+    and sums of rows, in another product.
+    """
+    backward: set[fx.Node] = set()
+    for node in graph.nodes:
+        if (node.op == "placeholder" and "tangents" in node.name) or backward.intersection(node.all_input_nodes):
+            backward.add(node)
+    found = 0
+    for node in graph.nodes:
+        if node in backward or node.target not in PRODUCTS or not _is_wide(node):
+            continue
+        after = _until_product(node, backward)
+        if after is not None:
+            found += 1
+            for one in (node, *after, *_maps_before(node)):
+                one.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+                one.meta["ac_graph_id"] = 0
+    return found
+
+
+def _elements(node: fx.Node) -> int:
+    value = node.meta.get("val")
+    shape = getattr(value, "shape", ())
+    return math.prod(size if isinstance(size, int) else 0 for size in shape)
+
+
+def _is_wide(node: fx.Node) -> bool:
+    size = _elements(node)
+    return size >= LEAST and size >= TIMES_LARGER * sum(map(_elements, node.all_input_nodes))
+
+
+def _until_product(scores: fx.Node, backward: set[fx.Node]) -> list[fx.Node] | None:
+    """What is made of scores until products take it, and these; None where none does, or something else becomes of them."""
+    size, found, pending, ended = _elements(scores), dict[fx.Node, None](), [scores], False
+    while pending:
+        node = pending.pop()
+        for user in node.users:
+            if user.op == "output":
+                return None
+            if user in backward or user in found:
+                continue
+            found[user] = None
+            if user.target in PRODUCTS:
+                ended = True
+                found.update(dict.fromkeys(_maps_after(user, backward)))
+            elif _elements(user) not in (0, size) and size % max(1, _elements(user)):
+                return None
+            else:
+                pending.append(user)
+    return list(found) if ended and any(one.target in EXPONENTIALS for one in found) else None
+
+
+def _maps_before(node: fx.Node) -> list[fx.Node]:
+    """Maps and views of what a product's factors are made of, back to what is no larger work than these."""
+    found: dict[fx.Node, None] = {}
+    pending = list(node.all_input_nodes)
+    while pending:
+        one = pending.pop()
+        if one in found or one.op != "call_function" or not _is_map(one):
+            continue
+        found[one] = None
+        pending += one.all_input_nodes
+    return list(found)
+
+
+def _maps_after(node: fx.Node, backward: set[fx.Node]) -> list[fx.Node]:
+    """Maps and views of a product's result: its gradient reads it, too, and would have it without the product."""
+    found: dict[fx.Node, None] = {}
+    pending = [node]
+    while pending:
+        for user in pending.pop().users:
+            if user not in backward and user not in found and user.op == "call_function" and _is_map(user):
+                found[user] = None
+                pending.append(user)
+    return list(found)
+
+
+def _is_map(node: fx.Node) -> bool:
+    """Whether a node moves or scales the elements of one tensor."""
+    tensors = [other for other in node.all_input_nodes if _elements(other) > 1]
+    target = node.target
+    if len(tensors) != 1 or not isinstance(target, torch._ops.OpOverload):
+        return False
+    return target.is_view or torch.Tag.pointwise in target.tags or target in (aten.clone.default, aten._unsafe_view.default)

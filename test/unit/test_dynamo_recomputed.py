@@ -1,0 +1,94 @@
+"""Attention's scores are made again in a backward graph, not saved; others stay as PyTorch's partitioner wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx
+from torch._functorch.aot_autograd import aot_function
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from kitsune_mlir.dynamo import recomputed
+from kitsune_mlir.dynamo.backend import kitsune
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax((q * 0.25) @ k.mT, -1) @ v
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    keep = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril()
+    return torch.softmax(((q @ k.mT) * 0.25).masked_fill(~keep, float("-inf")), -1) @ v
+
+
+def returned(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    p = torch.softmax(q @ k.mT, -1)
+    return p @ v, p
+
+
+def no_second_product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ k.mT, -1).sum() * v.sum()
+
+
+def mlp(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.relu(q @ k[:, :8].mT @ v[:, :8]) @ k.mT @ v
+
+
+def saved(function: Callable[..., Tensor], args: tuple[Tensor, ...], partition: Callable[..., object]) -> list[int]:
+    """Elements of what a forward graph gives to its backward graph."""
+    found: list[int] = []
+
+    def keep(gm: fx.GraphModule, example_inputs: object) -> fx.GraphModule:
+        if not found:
+            outputs = next(iter(gm.graph.find_nodes(op="output"))).args[0]
+            found.extend(node.meta["val"].numel() for node in outputs if isinstance(node, fx.Node) and "val" in node.meta)
+        return gm
+
+    made = aot_function(function, fw_compiler=keep, bw_compiler=lambda gm, example_inputs: gm, partition_fn=partition)(*args)
+    (made[0] if isinstance(made, tuple | list) else made).sum().backward()
+    return found
+
+
+def arguments(length: int = 96, width: int = 16) -> tuple[Tensor, ...]:
+    return tuple(torch.randn(3, length, width, requires_grad=True) for _ in range(3))
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recomputed, "LEAST", 1 << 10)
+    monkeypatch.setattr(recomputed, "TIMES_LARGER", 2)
+
+
+@pytest.mark.parametrize("function", [attention, causal])
+def test_no_scores_are_saved(function: Callable[..., Tensor]) -> None:
+    args, wide = arguments(), 3 * 96 * 96
+    assert wide in saved(function, args, min_cut_rematerialization_partition)
+    assert wide not in saved(function, args, recomputed.partitioned)
+
+
+@pytest.mark.parametrize("function", [returned, no_second_product, mlp])
+def test_others_stay(function: Callable[..., Tensor]) -> None:
+    args = arguments()
+    assert saved(function, args, recomputed.partitioned) == saved(function, args, min_cut_rematerialization_partition)
+
+
+def test_what_is_too_small_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recomputed, "LEAST", 1 << 20)
+    assert 3 * 96 * 96 in saved(attention, arguments(), recomputed.partitioned)
+
+
+@pytest.mark.parametrize("function", [attention, causal])
+@pytest.mark.parametrize("length", [7, 96])
+def test_gradients_are_eager_s(function: Callable[..., Tensor], length: int) -> None:
+    args = arguments(length)
+    torch._dynamo.reset()
+    torch.compile(function, backend=kitsune)(*args).square().sum().backward()
+    found = [a.grad for a in args]
+    exact = [a.detach().double().requires_grad_() for a in args]
+    function(*exact).square().sum().backward()
+    for mine, other in zip(found, exact, strict=True):
+        assert mine is not None and other.grad is not None
+        torch.testing.assert_close(mine.double(), other.grad, rtol=1e-4, atol=1e-5)
