@@ -37,6 +37,7 @@ NAME, KIND, PADDED = "kitsune.name", "kitsune.kind", "kitsune.padded_shape"
 SIDE_BY_SIDE = "kitsune.side_by_side"
 CALLER_ORDER, ORDER = "kitsune.caller_dim_order", "kitsune.dim_order"
 NEUTRAL = "kitsune.neutral"
+OPERAND_SUM = "kitsune.operand_sum"
 PDL_SECONDARY, PDL_PRIMARY, WRITTEN = "kitsune.pdl_secondary", "kitsune.pdl_primary", "kitsune.written"
 
 
@@ -204,6 +205,9 @@ ATTRIBUTES = (
         "It makes the partial results of a reduction in parts, which stay in memory."),
     AttributeSpec(COMBINE, ("linalg.generic",), "a unit", "`kitsune-split-reductions`", FORM,
         "It combines the partial results of a reduction in parts."),
+    AttributeSpec(OPERAND_SUM, ("linalg.generic",), "an integer", "`kitsune-split-reductions`",
+        FORM + ", cost models, " + CODE,
+        "A product, and the sum of its rows' operand over its terms, which the product's stage makes beside it.", 0),
     AttributeSpec(HALO, ("tensor.pad",), "a unit", FORM, FORM + ", " + MATERIALIZE,
         "Only convolutions read it, which read zeros outside of the image themselves: there is no padded copy."),
     AttributeSpec(IN_PLACE, (ANY,), "a unit", FORM, FORM + ", " + MATERIALIZE,

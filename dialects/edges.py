@@ -167,8 +167,8 @@ def edge_of(consumer: ir.Operation, space: Space, value: ir.Value) -> Edge | Non
     made = yielded(producer)[number]
     position = {r: (n, i) for n, op in enumerate(grid.space.ops) for i, r in enumerate(op.results)}
     along = grid.space.result_dims(*position[made])
-    first = along.index(grid.moving[0])
-    seen = dims[first]
+    # A sum beside a product has no columns: where these are the first dimension, all tiles make it.
+    seen = dims[along.index(grid.moving[0])] if grid.moving[0] in along else None
     uses = uses_in(space, value)
     if seen is None or not uses:
         return Edge(producer, "all")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from torch_mlir import ir
 
 from .access import WHOLE, Access, Along, access_of, is_tensor, iterator_kinds, reassociation, shape_of
-from .attribute_table import HALO, IN_PLACE, NO_FUSION
+from .attribute_table import HALO, IN_PLACE, NO_FUSION, OPERAND_SUM
 from .axes import Axes, Node
-from .products import constant_fill, defining_op, is_generic, is_movement
+from .products import constant_fill, defining_op, is_contraction, is_generic, is_movement
 from .unchanged import remembered
 from .verify import captures, walk
 
@@ -147,8 +147,10 @@ def iteration_space(
     """The shared parallel dimensions of `ops` (in order of the program), whose results `yielded` leave the group.
 
     A dimension counts when every op that is not `light` has exactly one loop in it, that loop is parallel, every value
-    passed inside the group is passed along it, and every yielded value has it.
+    passed inside the group is passed along it, and every yielded value has it. Sums that a product makes beside it
+    (`kitsune.operand_sum`) need not have the product's columns: tiles of the same rows all make, and store, the same sums.
     """
+    sums = sums_beside(ops)
     position = {hash(op.results[i]): (n, i) for n, op in enumerate(ops) for i in range(len(op.results))}
     accesses = [access_of(op) for op in ops]
     classes = _Loops()
@@ -169,8 +171,15 @@ def iteration_space(
                     continue  # a tile takes its part of the padded whole
                 _link(classes, p, made[d] if made else WHOLE, n, used[d] if used else WHOLE)
         _link_captured(classes, n, op, position, accesses, access)
+    for product, number, sum_ in sums:
+        made, used = accesses[product], accesses[sum_]
+        assert made is not None and used is not None
+        for one, other in zip(made.operands[number], used.operands[0], strict=True):
+            _link(classes, product, one, sum_, other)
     whole = {classes.find(node) for node in classes.whole}
-    heavy = {n for n, op in enumerate(ops) if not light(op)}
+    beside = {sum_ for _, _, sum_ in sums}
+    wide = [value for value in yielded if position[hash(value)][0] not in beside] or list(yielded)
+    heavy = {n for n, op in enumerate(ops) if not light(op) and n not in beside}
     dims: dict[Node, Dim] = {}
     for root, nodes in classes.classes().items():
         loops: dict[int, int] = dict(nodes)  # type: ignore[arg-type]
@@ -178,9 +187,20 @@ def iteration_space(
             continue
         first, loop = next(iter(loops.items()))
         size = accesses[first].sizes[loop]  # type: ignore[union-attr]
-        if _everywhere(classes, root, yielded, position, accesses):
+        if _everywhere(classes, root, wide, position, accesses):
             dims[root] = Dim(size, loops)
-    return Space(list(ops), accesses, _ordered(classes, dims, yielded, position, accesses))
+    return Space(list(ops), accesses, _ordered(classes, dims, wide, position, accesses))
+
+
+def sums_beside(ops: Sequence[ir.Operation]) -> list[tuple[int, int, int]]:
+    """The sums among some ops that a product among them makes beside it: numbers of product, of its operand, and of the sum."""
+    marked = [(n, op) for n, op in enumerate(ops) if OPERAND_SUM in op.attributes]
+    found = []
+    for n, op in marked:
+        if is_contraction(op):
+            alike = [(m, o) for m, o in marked if m != n and o.attributes[OPERAND_SUM] == op.attributes[OPERAND_SUM]]
+            found += [(n, k, m) for m, o in alike for k in (0, 1) if op.operands[k] == o.operands[0]]
+    return found
 
 
 def _link_captured(

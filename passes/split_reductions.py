@@ -9,8 +9,8 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.engines.mma.cost import CHUNK_BYTES, Work, choose_pieces, microseconds
 from kitsune_mlir.codegen.gpu.engines.mma.tiles import mma_tile
 from kitsune_mlir.codegen.gpu.interface.few_rows import few_rows
-from kitsune_mlir.dialects.access import access_of, loop_sizes, shape_of
-from kitsune_mlir.dialects.attribute_table import ATTENTION
+from kitsune_mlir.dialects.access import access_of, iterator_kinds, loop_sizes, shape_of
+from kitsune_mlir.dialects.attribute_table import ATTENTION, OPERAND_SUM
 from kitsune_mlir.dialects.contraction import contraction_dims, is_dot, matrix_extents
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
@@ -19,7 +19,8 @@ from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.passes.reductions.associative import Reduction, reduction_of, splittable_loop
 from kitsune_mlir.passes.reductions.joined_factors import multiply_parts
-from kitsune_mlir.passes.reductions.parts import in_parts
+from kitsune_mlir.passes.reductions.operand_sums import mark_operand_sums
+from kitsune_mlir.passes.reductions.parts import Cut, in_parts
 from kitsune_mlir.passes.stages.column_sums import LINE, adds_columns
 
 from .base import Pass
@@ -51,7 +52,8 @@ class SplitReductions(Pass):
     must be cleared, and a 16-bit result be rounded, by stages of their own.) An engine that can share a tile's sum among blocks
     does so inside its stage; where that is as fast, the stage is left alone, and `--remarks` says so. On a GPU a product whose
     rows or columns are those of a concatenation that nobody else needs whole (a weight's gradient, of what its layer read) is
-    first of all one for each of the joined tensors. Options: `target`;
+    first of all one for each of the joined tensors. A sum of the operand that has a product's rows, over the product's terms
+    (a bias' gradient beside its weight's), is marked: it is done in the same parts, and beside the product. Options: `target`;
     `parts`: as many for every reduction, or as near as divides it, instead of the choice by cost (1: none is split).
     """
 
@@ -64,14 +66,18 @@ class SplitReductions(Pass):
         with module.context, ir.Location.unknown():
             for op in [op for op in walk(module) if target.is_gpu and is_contraction(op) and _at_top(op)]:
                 multiply_parts(op)
-            for op in [op for op in walk(module) if is_generic(op) and _at_top(op) and ATTENTION not in op.attributes]:
+            every = [op for op in walk(module) if is_generic(op) and _at_top(op) and ATTENTION not in op.attributes]
+            beside = mark_operand_sums(every) if target.is_gpu else []
+            for op in [op for op in every if op not in beside]:
                 found = reduction_of(op)
                 if isinstance(found, Reduction):
-                    self._split(found, target)
+                    mark = op.attributes[OPERAND_SUM] if OPERAND_SUM in op.attributes else None
+                    self._split(found, target, beside[ir.IntegerAttr(mark).value] if mark else None)
                 elif found is not None and self.parts > 1:
                     remark(op, f"not in parts: {found}")
 
-    def _split(self, reduction: Reduction, target: Target) -> None:
+    def _split(self, reduction: Reduction, target: Target, beside: ir.Operation | None = None) -> None:
+        """Do a reduction in parts if that pays; `beside`: the sum that its stage makes, too, in the same parts."""
         loop = splittable_loop(reduction)
         if loop is None:
             return
@@ -81,15 +87,14 @@ class SplitReductions(Pass):
         parts = nearest_divisor(extent, self.parts) if self.parts else self._choose(reduction, extent, target)
         if parts < 2:
             return
-        op = reduction.op
-        with ir.InsertionPoint(op), op.location:
-            values = in_parts(reduction, number, parts)
-        for result, value in zip(op.results, values, strict=True):
-            result.replace_all_uses_with(value)
-        sources = list(op.operands)
-        op.erase()
-        for source in sources:
-            _erase_unused(source)
+        both = [(reduction, number)]
+        if beside is not None:
+            sum_ = reduction_of(beside)
+            assert isinstance(sum_, Reduction)
+            both.insert(int(reduction.op.is_before_in_block(beside)), (sum_, iterator_kinds(beside).index("reduction")))
+        cut: Cut = {}  # what the first one is given stands before both
+        for one, loop_of_it in both:
+            _replace(one, loop_of_it, parts, cut)
 
     def _choose(self, reduction: Reduction, extent: int, target: Target) -> int:
         """How many parts are fastest; 1 where the reduction is best left as it is."""
@@ -112,6 +117,18 @@ class SplitReductions(Pass):
             return 1
         remark(op, f"in {found.parts} parts: {found.split * 1e6:.1f} us instead of {found.whole * 1e6:.1f} us")
         return found.parts
+
+
+def _replace(reduction: Reduction, loop: int, parts: int, cut: Cut) -> None:
+    op = reduction.op
+    with ir.InsertionPoint(op), op.location:
+        values = in_parts(reduction, loop, parts, cut)
+    for result, value in zip(op.results, values, strict=True):
+        result.replace_all_uses_with(value)
+    sources = list(op.operands)
+    op.erase()
+    for source in sources:
+        _erase_unused(source)
 
 
 def _erase_unused(value: ir.Value) -> None:

@@ -32,6 +32,9 @@ def offer_for(candidate: Candidate, machine: Target, without: Collection[str] = 
     for engine in engines:
         if engine.name in without:
             continue
+        if candidate.operand_sums and not (engine.traits.operand_sums or engine.traits.catches_all):
+            declined.append(Decline(engine.name, "it makes no sum of an operand beside a product"))
+            continue
         answer = engine.offer(candidate, machine, options)
         if isinstance(answer, Offer):
             return answer, declined

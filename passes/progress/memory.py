@@ -6,10 +6,12 @@ import functools
 from dataclasses import replace
 
 import numpy as np
+from torch_mlir import ir
 
 from kitsune_mlir.dialects.same_place import made_in_place
 from kitsune_mlir.dialects.tile_indices import Array, Points
 from kitsune_mlir.dialects.tile_regions import Access, Program, Region, Task, WaitRows
+from kitsune_mlir.dialects.verify import captures
 
 from .order import Order, Tiles
 from .overlap import pairs_that_touch, which_meet
@@ -186,9 +188,10 @@ class Conflicts:
     def _crossing(self, task: Task, write: Access) -> list[int]:
         """The grid dimensions along which tiles of one store may overlap with different values.
 
-        Along the others each tile has rows of its own, or the last tile is shifted back and repeats rows of the one before.
+        Along the others each tile has rows of its own, or the last tile is shifted back and repeats rows of the one before, or
+        neither what is stored nor where depends on the coordinate (a sum beside a product, which has no columns).
         """
-        region, own = write.region, set()
+        region, own = write.region, set(range(len(task.extents))) - _coordinates_of(write.op, task.op)
         for dim, (offset, size) in enumerate(zip(region.offsets, region.sizes, strict=True)):
             moving = [axis for axis, n in enumerate(offset.shape) if n > 1]
             if len(moving) != 1:
@@ -196,6 +199,34 @@ class Conflicts:
             if (np.diff(np.sort(offset.ravel())) >= size).all() or region.is_ragged(dim):
                 own.add(moving[0])
         return [axis for axis, n in enumerate(task.extents) if n > 1 and axis not in own]
+
+
+def _coordinates_of(op: ir.Operation, task: ir.Operation) -> set[int]:
+    """The coordinates of a task's tile that an op in its body depends on, directly or through what it uses."""
+    body, found, seen = task.regions[0].blocks[0], set[int](), set[ir.Value]()
+    pending = _used(op)
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        owner = value.owner
+        if not isinstance(owner, ir.Block):
+            pending += _used(owner.operation)
+        elif owner == body:
+            found.add(ir.BlockArgument(value).arg_number)
+        elif owner.owner.name != "func.func":
+            pending += _used(owner.owner.operation)
+    return found
+
+
+def _used(op: ir.Operation) -> list[ir.Value]:
+    """What an op uses, and what the ops around it inside its task do."""
+    used: list[ir.Value] = []
+    while op.name not in ("kitsune.task", "func.func"):
+        used += [*op.operands, *captures(op)]
+        op = op.parent.operation
+    return used
 
 
 def _changes_in_place(task: Task, read: Access, write: Access) -> bool:

@@ -16,24 +16,24 @@ from kitsune_mlir.dialects.sizes import tensor_bytes
 
 from .associative import NEUTRAL, Reduction, filled, generic
 
+Cut = dict[tuple[ir.Value, tuple[bool, ...]], ir.Value]
+"""Values that were cut, with the dimensions that were."""
 
-def in_parts(reduction: Reduction, loop: int, parts: int) -> list[ir.Value]:
+
+def in_parts(reduction: Reduction, loop: int, parts: int, cut: Cut | None = None) -> list[ir.Value]:
     """Emit a reduction as `parts` reductions of neighbouring terms side by side, and one that combines their results.
 
     `parts` divides the extent of `loop`. The order of all combinations is fixed. Gives the values that the results become.
+    `cut`: values that another reduction was given in the same parts; new ones are added.
     """
     op = reduction.op
     starts = []
     for result, combiner in zip(op.results, reduction.combiners, strict=True):
         element = ir.ShapedType(result.type).element_type
         starts.append(filled([parts, *shape_of(result)], element, NEUTRAL[combiner]))
-    partial = evaluate(_with_part(op, loop, parts, starts, {}))
+    partial = evaluate(_with_part(op, loop, parts, starts, {} if cut is None else cut))
     partial.attributes[PARTIAL] = ir.UnitAttr.get()
     return _combined(reduction, partial)
-
-
-Cut = dict[tuple[ir.Value, tuple[bool, ...]], ir.Value]
-"""Values that were cut, with the dimensions that were."""
 
 
 def _with_part(op: ir.Operation, loop: int, parts: int, starts: Sequence[ir.Value], made: Cut) -> Steps[ir.Operation]:

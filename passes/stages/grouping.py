@@ -23,6 +23,7 @@ from kitsune_mlir.machine.stage_work import count
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes.reductions.associative import keeps_apart
 
+from .beside_products import sums_and_products
 from .cheap_maps import costs_nothing
 from .column_sums import narrowed, stores_what_it_adds
 from .estimates import least_tiles, moving_seconds, product_seconds
@@ -340,6 +341,10 @@ class Grouping:
             for op in ops[:-1]:
                 self.merge(self.group_of[hash(op)], into)
             closed.add(into)
+        for pair in sums_and_products(self.ops, self.space, self.target):
+            a, b = (self.group_of[hash(op)] for op in pair)
+            if not (self.would_cycle(a, b) or self.would_cycle(b, a)):
+                self.merge(a, b)
         for op in self.ops:
             for source in reversed(self.sources(op)):
                 a, b = self.group_of[hash(source)], self.group_of[hash(op)]

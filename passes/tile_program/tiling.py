@@ -10,6 +10,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
 from kitsune_mlir.dialects.access import dropped_dims, is_tensor, shape_of, static_ints
+from kitsune_mlir.dialects.attribute_table import OPERAND_SUM
 from kitsune_mlir.dialects.cloning import replace_uses_inside
 from kitsune_mlir.dialects.edges import Grid, Slice
 from kitsune_mlir.dialects.iteration import is_halo
@@ -30,6 +31,7 @@ class Tiling:
         self.offsets = offsets
         self.load = load
         self.mapping: dict[ir.Value, ir.Value] = {}
+        self.beside: dict[tuple, ir.Value] = {}  # what a product and a sum of its operand both read
 
     def run(self) -> None:
         """Clone every op, in order."""
@@ -82,7 +84,7 @@ class Tiling:
         Returns the operands (by number) that are loads; one tensor may be walked in several ways by one op.
         """
         parts: dict[int, ir.Value] = {}
-        loaded: dict[tuple, ir.Value] = {}
+        loaded: dict[tuple, ir.Value] = self.beside if OPERAND_SUM in op.attributes else {}
         access = self.grid.space.accesses[n]
         gathered = [v for v in captures(op) if is_tensor(v) and v not in inside]  # some of them may be operands as well
         for value in gathered:

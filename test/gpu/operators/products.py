@@ -45,7 +45,45 @@ for _name, _dtype in TYPES.items():
     for _order, _case in _orders(129, 27, 100, F32 if _dtype == TF32 else _dtype).items():
         CASES[f"mm_{_name}_{_order}"] = Case(_case.function, _case.inputs, dtype=_dtype)
 
+
+def _linear_gradients(dy: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a layer's weight and bias: a product, and the sum of its operand that has the rows."""
+    return dy.T @ x, dy.sum(0)
+
+
+def _linear_update(dy: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    return w - 0.125 * (dy.T @ x), dy.sum(0) * 0.5
+
+
+def _adam(dy: Tensor, x: Tensor, p: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """A weight's gradient, and an update that reads three matrices and writes them."""
+    g = dy.T @ x
+    m, v = m.lerp(g, 0.125), v.abs() * 0.875 + g * g * 0.125
+    return p * 0.75 - 0.25 * m / (v.sqrt() + 1), m, v
+
+
+def _two_products(dy: Tensor, x: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    return dy.T @ x, dy.T @ z, dy.sum(0), dy @ x[: dy.shape[1]]
+
+
+for _m, _n, _k, _dtype in (
+    *((256, 256, 65536, BF16), (128, 128, 8192, BF16), (200, 72, 5000, BF16), (129, 130, 7001, BF16), (33, 64, 20_000, BF16)),
+    *((512, 512, 3000, F16), (1000, 300, 3001, F16), (64, 256, 9000, BF16), (8, 256, 100_000, BF16), (1024, 4096, 1024, BF16)),
+):
+    CASES[f"mm_operand_sum_{_m}x{_n}x{_k}"] = Case(
+        _linear_gradients, [floats(_k, _m, dtype=_dtype), floats(_k, _n, dtype=_dtype)], dtype=_dtype
+    )
+
+for _m, _n, _k in ((2048, 4096, 512), (1000, 4104, 300), (1300, 2056, 1024), (129, 1001, 640)):
+    CASES[f"mm_three_matrices_{_m}x{_n}x{_k}"] = Case(
+        _adam, [floats(_k, _m, scale=0.1), floats(_k, _n, scale=0.1), *[floats(_m, _n)] * 3]
+    )
+
 CASES |= {
+    "mm_one_matrix": Case(lambda x, w, r: (x @ w.T).relu() + r, [floats(1300, 256), floats(4096, 256), floats(1300, 4096)]),
+    "mm_operand_sum_update": Case(_linear_update, [floats(20_000, 129), floats(20_000, 256), floats(129, 256)]),
+    "mm_operand_sum_wide_update": Case(_linear_update, [floats(1024, 2048), floats(1024, 2048), floats(2048, 2048)]),
+    "mm_operand_sum_two": Case(_two_products, [floats(9001, 136), floats(9001, 128), floats(9001, 64)]),
     "mm_mixed_bf16_f32": Case(lambda x, y: x.float() @ y, [floats(129, 27), floats(27, 100, dtype=F32)], plain=True),
     "mm_mixed_f32_f16": Case(lambda x, y: x.half() @ y, [floats(129, 27, dtype=F32), floats(27, 64, dtype=F16)], plain=True),
     "mm_bf16_to_f32": Case(lambda x, y: (x @ y).float(), [floats(129, 64), floats(64, 27)]),

@@ -129,16 +129,21 @@ def read_step(
     return Step(op, "map", numbers)
 
 
-def check_outputs(body: Body, inits: Mapping[ir.Value, ir.Value], whole: Collection[Any]) -> None:
+def check_outputs(
+    body: Body, inits: Mapping[ir.Value, ir.Value], whole: Collection[Any], beside: Collection[ir.Operation] = ()
+) -> None:
     """Everything that is stored must be a whole tile, and be made of products and of steps along the tile's sides.
 
     Args:
         inits: what each product's sums start from, by its result.
         whole: the sides of the tile that are longer than 1.
+        beside: what makes results that are no tile, in a way of the engine's own.
 
     Raises:
         MatchFailure: it is not.
     """
+    apart = {result for op in beside for result in op.results}
+    stored = [store.tensor for store in body.task.stores if store.tensor not in apart]
 
     def made_of(value: ir.Value) -> list[ir.Value]:
         if not isinstance(value.type, ir.ShapedType):
@@ -156,13 +161,13 @@ def check_outputs(body: Body, inits: Mapping[ir.Value, ir.Value], whole: Collect
                 raise MatchFailure("an element-wise operand does not lie along the sides of the product's tile")
         return [*start, *(step.op.operands[number] for number in step.operands)]
 
-    if not body.task.stores:
+    if not stored:
         raise MatchFailure("the task stores nothing")
-    for store in body.task.stores:
-        if body.task.load_of(store.tensor) is not None:
+    for tensor in stored:
+        if body.task.load_of(tensor) is not None:
             raise MatchFailure("a tensor is copied from memory to memory")
-        sides = body.value_sides(store.tensor)
+        sides = body.value_sides(tensor)
         if set(sides) != set(whole) or len(set(sides)) != len(sides):
             raise MatchFailure("a result is not a whole tile of the product")
-    for _ in postorder([store.tensor for store in body.task.stores], made_of):
+    for _ in postorder(stored, made_of):
         pass

@@ -17,6 +17,7 @@ from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW, Sides
 from kitsune_mlir.codegen.gpu.contraction.elementwise import Body, Step, check_outputs, is_constant, read_step
 from kitsune_mlir.codegen.gpu.contraction.gather import tables_of
 from kitsune_mlir.dialects.access import affine_maps, loop_sizes, plain_loops
+from kitsune_mlir.dialects.attribute_table import OPERAND_SUM
 from kitsune_mlir.dialects.axes import Node
 from kitsune_mlir.dialects.contraction import contraction_dims, matrix_extents
 from kitsune_mlir.dialects.match_failure import MatchFailure
@@ -62,10 +63,19 @@ class Pattern(Body):
     Attributes:
         product: the contraction; the first of them.
         products: all contractions, of one size and one first operand.
+        operand_sum: adds up the product's operand that has the rows, over its terms, beside it (`kitsune.operand_sum`).
     """
 
     product: Product
     products: tuple[Product, ...] = ()
+    operand_sum: ir.Operation | None = None
+
+    @property
+    def sum_store(self) -> int | None:
+        """The number of the store of `operand_sum`."""
+        if self.operand_sum is None:
+            return None
+        return next(n for n, store in enumerate(self.task.stores) if store.tensor == self.operand_sum.results[0])
 
 
 def match(task: TaskView, dtypes: Sequence[str] = _DTYPES, one_sum: bool = False) -> Pattern:
@@ -79,7 +89,7 @@ def match(task: TaskView, dtypes: Sequence[str] = _DTYPES, one_sum: bool = False
         MatchFailure: it is no product of them, or several of one operand, with element-wise work around it.
     """
     sides = Sides(task)
-    steps, products = _read_body(task, sides, dtypes, () if one_sum else tables_of(task))
+    steps, products, operand_sums = _read_body(task, sides, dtypes, () if one_sum else tables_of(task))
     if not products:
         raise MatchFailure("no product")
     _unite_products(task, sides, products)
@@ -89,9 +99,10 @@ def match(task: TaskView, dtypes: Sequence[str] = _DTYPES, one_sum: bool = False
             loaded(task, product, operand)
         if one_sum and len(product.sums) != 1:
             raise MatchFailure(f"a sum over {len(product.sums)} dimensions; one is done")
-    pattern = Pattern(task, steps, sides, products[0], tuple(products))
+    operand_sum = _operand_sum(task, sides, products, operand_sums, one_sum)
+    pattern = Pattern(task, steps, sides, products[0], tuple(products), operand_sum)
     whole = {side for side, extent in ((ROW, pattern.product.rows), (COL, pattern.product.cols)) if extent != 1}
-    check_outputs(pattern, {product.op.results[0]: product.init for product in products}, whole)
+    check_outputs(pattern, {product.op.results[0]: product.init for product in products}, whole, operand_sums)
     return pattern
 
 
@@ -131,8 +142,9 @@ def _unite_products(task: TaskView, sides: Sides, products: Sequence[Product]) -
 
 def _read_body(
     task: TaskView, sides: Sides, dtypes: Sequence[str], tables: Collection[ir.Value] = ()
-) -> tuple[dict[ir.Value, Step], list[Product]]:
-    """The steps (by the value that each makes) and products of a task's body, in order; `sides` learns what walks together.
+) -> tuple[dict[ir.Value, Step], list[Product], list[ir.Operation]]:
+    """The steps (by the value that each makes), products, and sums beside these of a task's body, in order; `sides` learns what
+    walks together.
 
     Args:
         dtypes, tables: as for `_read_product`; tensors whose elements the engine can read by index.
@@ -142,8 +154,13 @@ def _read_body(
     """
     steps: dict[ir.Value, Step] = {}
     products: list[Product] = []
+    operand_sums: list[ir.Operation] = []
     for op in task.work():
         if op.name == "tensor.empty" or (len(op.results) and is_constant(op.results[0])):
+            continue
+        if OPERAND_SUM in op.attributes and not is_contraction(op):
+            operand_sums.append(op)
+            sides.generic(op, (0,))
             continue
         step = read_step(op, sides, tables.__contains__)
         if step is not None:
@@ -153,7 +170,32 @@ def _read_body(
             raise MatchFailure(f"'{op.name}' is neither a product nor element-wise")
         products.append(_read_product(op, dtypes))
         sides.generic(op, (0, 1, 2))
-    return steps, products
+    return steps, products, operand_sums
+
+
+def _operand_sum(
+    task: TaskView, sides: Sides, products: Sequence[Product], found: Sequence[ir.Operation], one_sum: bool
+) -> ir.Operation | None:
+    """The sum that is made beside a product; what it stores lies along the product's rows.
+
+    Raises:
+        MatchFailure: it is of another operand, or the engine (`one_sum`) makes none.
+    """
+    if not found:
+        return None
+    product, op = products[0], found[0]
+    if one_sum or len(found) > 1 or len(products) > 1:
+        raise MatchFailure("a sum of an operand beside the product, or several")
+    (load, same) = (task.load_of(value) for value in (op.operands[0], product.op.operands[product.a]))
+    if load is None or same is None or product.dtype not in _DTYPES:
+        raise MatchFailure("a sum of an operand that is not loaded, or not of 16-bit elements")
+    places = [(one.buffer.memory, one.offsets, one.sizes) for one in (load, same)]
+    if places[0] != places[1]:
+        raise MatchFailure("a sum of another tensor than the operand that has the product's rows")
+    result, made = product.op.results[0], op.results[0]
+    for node, row in zip(reversed(sides.dims(made, made)), reversed(sides.dims(result, result)[:-1]), strict=False):
+        sides.unite(node, row)
+    return op
 
 
 def _read_product(op: ir.Operation, dtypes: Sequence[str] = _DTYPES) -> Product:

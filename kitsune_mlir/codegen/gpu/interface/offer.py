@@ -14,7 +14,7 @@ from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.dialects.access import ALONG_ROWS, is_tensor, iterator_kinds, loop_sizes, shape_of
 from kitsune_mlir.dialects.contraction import contraction_dims, is_dot
-from kitsune_mlir.dialects.iteration import Space, is_free
+from kitsune_mlir.dialects.iteration import Space, is_free, sums_beside
 from kitsune_mlir.dialects.products import body_of, defining_op, is_contraction, is_generic
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.machine.target import Target
@@ -71,8 +71,16 @@ class Candidate:
         return None
 
     @functools.cached_property
+    def operand_sums(self) -> list[ir.Operation]:
+        """Sums of a product's operand that are made beside it."""
+        return [self.space.ops[n] for _, _, n in sums_beside(self.space.ops)]
+
+    @functools.cached_property
     def after_products(self) -> str | None:
         """Why what follows the products is more than element-wise work on a tile of their results; None if it is not."""
+        beside = {result for op in self.operand_sums for result in op.results}
+        if any(value in beside for op in self.space.ops for value in op.operands):
+            return "work on a sum that is made beside a product"
         made = {result for op in self.contractions for result in op.results}
         points = max((math.prod(shape_of(result)) for result in made), default=0)
         for op in self.space.ops:

@@ -36,6 +36,7 @@ class Traits:
         several_products: it does products one after the other in a stage, which has to pay: there are fewer tiles.
         row_updates: it does the tasks that add rows at indices, "atomic" ones or "ordered" ones.
         ends_early: its loops over tiles end where `TaskContext.tiles` says, so that a call may leave out the last of them.
+        operand_sums: beside a product it makes the sum of the operand that has the rows (`kitsune.operand_sum`).
         along_rows: it does what goes along rows in an order: scans, sorts.
         beside_columns: columns up to which gathers and additions to rows run beside its products; None: always.
     """
@@ -58,4 +59,5 @@ class Traits:
     row_updates: str = ""
     beside_columns: int | None = None
     ends_early: bool = False
+    operand_sums: bool = False
     along_rows: bool = False

@@ -18,7 +18,7 @@ from typing import ClassVar
 from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
-from kitsune_mlir.codegen.gpu.emit.value import Value, select
+from kitsune_mlir.codegen.gpu.emit.value import Value, i32, select
 from kitsune_mlir.codegen.gpu.engines.mma import tiles
 from kitsune_mlir.codegen.gpu.engines.mma.epilogue import Epilogue
 from kitsune_mlir.codegen.gpu.engines.mma.mainloop import Stages
@@ -62,6 +62,7 @@ class MmaEngine(Engine):
         spreads_sums=True,
         f32_products=3,
         ends_early=True,
+        operand_sums=True,
     )
 
     def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
@@ -142,9 +143,13 @@ def _add_up(
 ) -> Slot:
     """Hand over a piece's accumulators, and add up and store the block's part of the tile when all pieces are there."""
     assert mma.split is not None
-    count, width, parts = mma.share // 2, mma.geometry.width // 2, mma.split.pieces
+    count, width, parts, every = mma.share // 2, mma.geometry.width // 2, mma.split.pieces, mma.geometry.n // 2
     runs = [number * width for number in range(mma.geometry.products)]
-    pieces.hand_over(tile, piece, group, accumulators, lambda register: register % width // count % parts)
+
+    def owner(register: int) -> int:
+        return register % width // count % parts if register < every else parts - 1
+
+    pieces.hand_over(tile, piece, group, accumulators, owner)
     # Only the registers of the block's own shares are kept: the others' are needed for partial results.
     shares = [[accumulators[run + first + at] for run in runs for at in range(count)] for first in range(0, width, count)]
     kept = [pinned(_pick(shares[first : first + parts], piece)) for first in range(0, len(shares), parts)]
@@ -156,6 +161,12 @@ def _add_up(
         return Epilogue(mma, tile, group, number).store(sums, Slot(*slot)).values
 
     slot = Slot(*for_(piece, mma.shares, parts, share, slot.values))
+    if mma.pattern.operand_sum is not None:
+
+        def add_sums() -> None:
+            Epilogue(mma, tile, group).store_sums(pieces.sums(tile, piece, group, i32(every), [0], accumulators[every:]))
+
+        if_(piece == parts - 1, add_sums)
     pieces.done(group)
     return slot
 
@@ -177,6 +188,7 @@ def _consume(work: _Work, group: Value, state: list[Value] | None) -> list[Value
     """
     mma, task, stages = work.plan, work.task, work.stages
     pieces, handover = Pieces(mma, task), StoreRing(mma, task)
+    stages.prepare(group)
     staged, announced = handover.ring(0), handover.announcements()
 
     def finish(epilogue: Epilogue, piece: Value | None, accumulators: list[Value], *state: Value) -> list[Value]:
@@ -184,7 +196,8 @@ def _consume(work: _Work, group: Value, state: list[Value] | None) -> list[Value
         slices and of announcements."""
         slot, told = Slot(*state[:2]), Slot(*state[2:])
         if piece is None:
-            slot = epilogue.store(accumulators, slot)
+            slot = epilogue.store(accumulators[: mma.geometry.n // 2], slot)
+            epilogue.store_sums(accumulators[mma.geometry.n // 2 :])
         else:
             slot = _add_up(mma, epilogue.tile, pieces, piece, group, accumulators, slot)
         epilogue.announce(told)

@@ -132,11 +132,25 @@ class Epilogue(Evaluator[Pair]):
                     slot = StoreRing(self.plan, self.tile.task).ring(0).next(slot)
             for block in range(first // 8, (first + step) // 8):
                 for number, store in enumerate(self.body.task.stores):
-                    if number not in staged:
+                    if number not in staged and number != self.plan.pattern.sum_store:
                         window = self._window(("store", number), store, self.body.value_sides(store.tensor))
                         for pair in self._pairs(block):
                             self._write(window, number, pair, self.evaluate(store.tensor, pair))
         return slot
+
+    def store_sums(self, sums: Sequence[Value]) -> None:
+        """Write the sums of the operand with the rows, if they are wanted: `sums` are a product with 8 equal columns."""
+        number = self.plan.pattern.sum_store
+        if number is None:
+            return
+        store = self.body.task.stores[number]
+        window = self._window(("store", number), store, self.body.value_sides(store.tensor))
+        first = self.thread % 4 == 0
+        mine = first if self.plan.geometry.by_rows else first & (self.group == 0)
+        for half, value in enumerate(sums[::2]):
+            row, inside = self._row(half)
+            target = offset(window.start(self.tile), i64(row) * (window.stride(ROW) * window.bytes))
+            if_all([mine, inside], functools.partial(store_elements, [value], target, window.dtype, window.bytes))
 
     def _pairs(self, block: int) -> list[Pair]:
         """What the thread holds of 8 columns: a pair in each of two rows."""

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kitsune_mlir.codegen.gpu.contraction.split_k import BARRIER
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
-from kitsune_mlir.codegen.gpu.emit.memory import offset
-from kitsune_mlir.codegen.gpu.emit.value import Value, constant, select
-from kitsune_mlir.codegen.gpu.engines.mma.plan import EXACT_PRODUCTS, MmaPlan
+from kitsune_mlir.codegen.gpu.emit.memory import offset, store
+from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, select, vector
+from kitsune_mlir.codegen.gpu.engines.mma.plan import EXACT_PRODUCTS, ONES, MmaPlan
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.sm90 import wgmma
-from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Ring, Slot, fence_async_shared
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, Ring, Slot, fence_async_shared
+from kitsune_mlir.codegen.gpu.sm90.warp_specialize import WARPGROUP_THREADS
 from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = ["Stages"]
@@ -72,7 +74,8 @@ class Stages:
         """Accumulators of `chunks` chunks, the last of them in flight, and its slot; `meanwhile` follows the first."""
         accumulators = self._multiply(None, group, slot)
         meanwhile()
-        groups = EXACT_PRODUCTS if self.plan.exact else 1  # of instructions a chunk
+        summed = self.plan.pattern.operand_sum is not None
+        groups = EXACT_PRODUCTS if self.plan.exact else 1 + summed  # of instructions a chunk
 
         def step(_: Value, stage: Value, parity: Value, *carried: Value) -> list[Value]:
             before = Slot(stage, parity)
@@ -99,10 +102,30 @@ class Stages:
         if plan.exact:
             a_rest, b_rest = _operands(plan, offset(stage, plan.operand_bytes), group)
             pairs = [(a_rest, b), (a, b_rest), *pairs]  # small sums are cut off at lower bits
+        count = plan.geometry.n // 2
+        sums = accumulators[count:] if accumulators is not None else None
+        accumulators = accumulators[:count] if accumulators is not None else None
         for left, right in pairs:
             accumulators = wgmma.multiply(accumulators, left, right, plan.geometry.n, plan.kind, plan.sum.steps)
         assert accumulators is not None
-        return accumulators
+        if plan.pattern.operand_sum is None:
+            return accumulators
+        ones = wgmma.SharedOperand(ONES, self._ones(group))
+        return [*accumulators, *wgmma.multiply(sums, a, ones, ONES.rows, plan.kind, plan.sum.steps)]
+
+    def _ones(self, group: Value) -> Value:
+        return offset(self.task.shared, group * ONES.bytes + self.plan.ones)
+
+    def prepare(self, group: Value) -> None:
+        """Write the ones of a warpgroup, where an operand's sum is wanted, before its first chunk."""
+        if self.plan.pattern.operand_sum is None:
+            return
+        one = {"bf16": 0x3F803F80, "f16": 0x3C003C00}[self.plan.kind]
+        each = ONES.bytes // WARPGROUP_THREADS
+        start = offset(self._ones(group), self.task.thread % WARPGROUP_THREADS * each)
+        store(vector([i32(one)] * (each // 4)), start)
+        fence_async_shared()
+        NamedBarrier(group + BARRIER, WARPGROUP_THREADS).sync()
 
     def _release(self, slot: Slot) -> None:
         """The warpgroup has read the stage. One thread speaks for it: `wgmma.wait` is for the instruction as a whole."""

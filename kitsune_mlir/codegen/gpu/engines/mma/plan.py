@@ -20,7 +20,7 @@ from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.shared_tile import SharedTile
 
-__all__ = ["STORING_THREAD", "Geometry", "MmaPlan", "make_plan"]
+__all__ = ["ONES", "STORING_THREAD", "Geometry", "MmaPlan", "make_plan"]
 
 MOST_STAGES, FLIGHT = 8, 64 << 10
 """Stages of a ring, and bytes of weights that it holds at least where these come from memory."""
@@ -32,6 +32,8 @@ EXACT_PRODUCTS = 3
 """Products of tf32 numbers for one of f32 numbers."""
 WARPS = 4
 """Warps of a warpgroup."""
+ONES = SharedTile(8, 64, 2)
+"""Ones that the operand with the rows is multiplied by, where its sum is wanted: the narrowest product, a chunk of the sum."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +171,12 @@ class MmaPlan:
     @property
     def partial_bytes(self) -> int:
         """Accumulators of a warpgroup."""
-        return self.geometry.partial_bytes
+        return self.geometry.partial_bytes + _sum_bytes(self.pattern)
+
+    @property
+    def ones(self) -> int:
+        """Where in shared memory the ones are that the operand's sum is a product with, a tile for each warpgroup."""
+        return self.stages * self.stage_bytes + _staging_bytes(self.results, self.slice, self.geometry.groups)
 
     @property
     def shares(self) -> int:
@@ -210,12 +217,14 @@ def make_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
         parameters["ranges"] = "+".join(f"{part.length}{' gathered' * (part.gather is not None)}" for part in mma.ranges)
     if geometry.products > 1:
         parameters["products"] = geometry.products
+    if mma.pattern.operand_sum is not None:
+        parameters["operand_sum"] = True
     if mma.split:
         parameters["pieces"] = f"{mma.split.pieces} of each of {task.tiles - mma.split.whole} tiles"
     return Plan(
         engine=engine,
         task=task,
-        shared_bytes=mma.stages * mma.stage_bytes + _staging_bytes(mma.results, mma.slice, geometry.groups),
+        shared_bytes=mma.ones + _ones_bytes(mma.pattern),
         threads=THREADS,
         registers=SHARED_REGISTERS,
         barriers=mma.barriers,
@@ -244,6 +253,8 @@ def _decide(pattern: Pattern, options: KernelOptions) -> MmaPlan:
         sum = choose_sum(loops, a_window, b_window)
     else:
         a_window, b_window, sum = _ranged(pattern, product, ranges)
+    if pattern.operand_sum is not None and ranges is not None:
+        raise MatchFailure("a sum of an operand that is several tensors, or gathered")
     exact = product.dtype == "f32" and options.matmul_precision == "highest"
     b_windows = [b_window]
     for other in pattern.products[1:]:
@@ -266,7 +277,7 @@ def _decide(pattern: Pattern, options: KernelOptions) -> MmaPlan:
     split = _split(pattern, geometry, sum, exact, [*(ranges or (a,)), *found.weights], options)
     share = _share(geometry.width, split.pieces) if split else 0
     results, slice = results_of(pattern, share or geometry.width, geometry.covered_rows, geometry.covered_cols)
-    left = options.shared_bytes - _staging_bytes(results, slice, geometry.groups)
+    left = options.shared_bytes - _staging_bytes(results, slice, geometry.groups) - _ones_bytes(pattern)
     most = max(MOST_STAGES, -(-FLIGHT // b_tile.bytes)) if found.once else MOST_STAGES
     stages = min(most, left // ((a_tile.bytes + b_tile.bytes) * (2 if exact else 1)))
     if stages < 2:
@@ -324,7 +335,8 @@ def _split(
     if pieces == 1:
         return None
     sharers = (pattern.task.tiles - whole) * geometry.groups
-    return Split(pieces, sharers * pieces * geometry.partial_bytes, sharers, sharers * pieces, whole, spread=True)
+    bytes = geometry.partial_bytes + _sum_bytes(pattern)
+    return Split(pieces, sharers * pieces * bytes, sharers, sharers * pieces, whole, spread=True)
 
 
 def _share(width: int, pieces: int) -> int:
@@ -335,6 +347,15 @@ def _share(width: int, pieces: int) -> int:
 
 def _window(pattern: Pattern, product: Product, number: int) -> Window:
     return Window.of(loaded(pattern.task, product, number), pattern.operand_sides(product.op, number))
+
+
+def _ones_bytes(pattern: Pattern) -> int:
+    return CONSUMERS * ONES.bytes if pattern.operand_sum is not None else 0
+
+
+def _sum_bytes(pattern: Pattern) -> int:
+    """Accumulators of the operand's sum of a warpgroup."""
+    return 64 * ONES.rows * 4 if pattern.operand_sum is not None else 0
 
 
 def _staging_bytes(results: tuple[Result, ...], slice: int, groups: int) -> int:
