@@ -302,6 +302,7 @@ CASES: dict[str, Case] = {
     "ordered_f32": added(1000, 7, 129, F32, True),
     "softmax_cluster": function("simt", lambda x: torch.softmax(x, -1), matrices((60, 60000))),
     "norm_staged": function("simt", lambda x: x / x.abs().sum(-1, keepdim=True), matrices((300, 1001))),
+    "operand_sum": function("mma", lambda dy, x: (dy.T @ x, dy.sum(0)), matrices((25_000, 96), (25_000, 72), dtype=BF16)),
     "columns_split": function("simt", lambda x: x.sum(0), matrices((8000, 40))),
     "columns_softmax": function("simt", lambda x: torch.softmax(x, 0), matrices((100, 300))),
     "transpose": function("simt", lambda x, y: x.t() + y, matrices((129, 77), (77, 129))),
