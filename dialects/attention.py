@@ -18,7 +18,7 @@ from .iteration import is_reshape
 from .match_failure import require
 from .products import body_of, defining_op, is_contraction, is_generic, is_projected_product, yield_of
 from .scalar_tree import Node, Tree, TreeReader, generic_loops, walked
-from .softmax_tree import Step, read_softmax, unrounded
+from .softmax_tree import Dropout, Step, read_softmax, unrounded
 
 __all__ = [
     "Attention",
@@ -58,6 +58,7 @@ class Attention:
         result: the tensor that leaves, and its dimensions.
         scores: the first product, and its dimensions.
         logarithms: tensors that are the logarithm of each row's sum of exponentials.
+        dropout: what becomes of the probabilities, or None.
     """
 
     product: ir.Operation
@@ -76,6 +77,7 @@ class Attention:
     result: Operand
     scores: Operand
     logarithms: tuple[Operand, ...] = ()
+    dropout: Dropout | None = None
 
     @property
     def outer(self) -> Flat:
@@ -128,7 +130,8 @@ def read_attention(weighted: ir.Operation) -> Attention:
     at = keyed.index(True) if column else 1
     query, keys = leaves[1 - at], leaves[at]
     require(len(query) == 1, "the queries are a concatenation")
-    scale, steps, guarded, known = read_softmax(reader.tree(weights), column, [reader.tree(node) for node in logarithms])
+    trees = [reader.tree(node) for node in logarithms]
+    scale, steps, guarded, known, dropout = read_softmax(reader.tree(weights), column, trees)
     width = summed_factors(product, first_loops)
     head = tuple(f for dim in value.dims for f in flat(dim) if f not in column and not any(f in d for d in dims_of(query[0])))
     attention = Attention(
@@ -148,6 +151,7 @@ def read_attention(weighted: ir.Operation) -> Attention:
         Operand(last, dims_of(result)),
         operand_of(reader.node(product.results[0])),
         tuple(operand_of(node) for node, yes in zip(logarithms, known, strict=True) if yes),
+        dropout,
     )
     _check(attention, outputs.tree(result))
     return attention

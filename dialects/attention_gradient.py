@@ -22,7 +22,7 @@ from .iteration import is_reshape
 from .match_failure import MatchFailure, require
 from .products import body_of, defining_op, is_contraction, is_generic, is_projected_product
 from .scalar_tree import Node, Tree, TreeReader, generic_loops, nodes_of, walked
-from .softmax_tree import Step, read_gradient, unrounded
+from .softmax_tree import Dropout, Step, alike, read_gradient, unrounded
 
 __all__ = ["Between", "Gradient", "between", "read_attention_gradient", "sums_of_products"]
 
@@ -60,6 +60,7 @@ class Gradient:
         factor: of ds.
         sums: the contractions ds times `streamed` and, where there are two, p times `weighed`.
         results: the tensors that leave, and their dimensions.
+        dropout: what became of the probabilities p in the result, so becomes of them, and of dp, in the sums; or None.
     """
 
     product: ir.Operation
@@ -81,6 +82,7 @@ class Gradient:
     factor: float
     sums: tuple[ir.Operation, ...]
     results: tuple[Operand, ...]
+    dropout: Dropout | None = None
 
     @property
     def outer(self) -> Flat:
@@ -216,9 +218,10 @@ def read_attention_gradient(sums: Sequence[ir.Operation], same: Callable[[ir.Val
     column = tuple(f for dim in scored.dims for f in dim if f not in _factors(streamed.dims)) if keys else along
     first, *rest = (read_gradient(reader.tree(weight), column) for weight in weights)
     for other in rest:
-        alike = (other.mean, other.factor, other.scale, other.logarithm) == (None, 1.0, first.scale, first.logarithm)
-        require(alike and len(other.steps) == len(first.steps), "sums of different weights")
+        same_way = (other.mean, other.factor, other.scale, other.logarithm) == (None, 1.0, first.scale, first.logarithm)
+        require(same_way and len(other.steps) == len(first.steps), "sums of different weights")
         require(all(a.tree == b.tree for a, b in zip(first.steps, other.steps, strict=True)), "sums of different weights")
+        require(_same_dropout(first.dropout, other.dropout, same), "sums of differently dropped weights")
     if first.logarithm is None:
         scores = operand_of(reader.node(product.results[0]))
         logarithm = Operand(scores.value, tuple(dim for dim in scores.dims if not set(dim) <= set(column) or not dim))
@@ -244,6 +247,7 @@ def read_attention_gradient(sums: Sequence[ir.Operation], same: Callable[[ir.Val
         first.factor,
         tuple(sums),
         tuple(operand_of(last) for _, last in results),
+        first.dropout,
     )
     for outputs, last in results:
         require(unrounded(outputs.tree(last)) == ("hole", "result"), "the result is changed on its way")
@@ -270,9 +274,22 @@ def _unite_elements(node: Node, known: Node, elements: Flat) -> None:
 def _mean_of(tree: Tree) -> Operand:
     """What is subtracted from the hole "slope"."""
     for node in nodes_of(tree):
-        if node[:2] == ("op", "arith.subf") and node[4] == ("hole", "slope") and node[5][0] == "load":
+        if node[:2] == ("op", "arith.subf") and node[5][0] == "load" and _is_slope(node[4]):
             return Operand(*node[5][1:])
     raise MatchFailure("nothing in memory is subtracted from the weights' gradient")
+
+
+def _is_slope(tree: Tree) -> bool:
+    """Whether a tree is the hole "slope", perhaps dropped out."""
+    while tree[0] == "op" and tree[1] in ("arith.select", "arith.mulf"):
+        tree = tree[5] if tree[1] == "arith.select" or tree[4][0] == "const" else tree[4]
+    return tree == ("hole", "slope")
+
+
+def _same_dropout(one: Dropout | None, other: Dropout | None, same: Callable[[ir.Value, ir.Value], bool]) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one.factor == other.factor and alike(one.tree, other.tree, same)
 
 
 def _factors(dims: Sequence[Flat]) -> set[Factor]:

@@ -260,7 +260,8 @@ def _is_free(op: ir.Operation | None) -> bool:
 
 
 def _made_of_indices(op: ir.Operation | None, depth: int = 8) -> bool:
-    """Whether an element is computed from its place alone, as in the masks that layers share."""
+    """Whether an element is computed from its place alone, as in the masks that layers share, or also from a whole number of
+    all elements (a seed)."""
     if op is None or depth == 0:
         return False
     if is_reshape(op):
@@ -268,7 +269,13 @@ def _made_of_indices(op: ir.Operation | None, depth: int = 8) -> bool:
     if not is_generic(op) or "reduction" in iterator_kinds(op) or any(is_tensor(v) for v in captures(op)):
         return False
     inputs = [v for v in list(op.operands)[: len(op.operands) - len(op.results)] if is_tensor(v)]
-    return all(constant_number(v) is not None or _made_of_indices(defining_op(v), depth - 1) for v in inputs)
+    return all(
+        constant_number(v) is not None or _is_whole_number(v) or _made_of_indices(defining_op(v), depth - 1) for v in inputs
+    )
+
+
+def _is_whole_number(value: ir.Value) -> bool:
+    return not shape_of(value) and isinstance(ir.ShapedType(value.type).element_type, ir.IntegerType)
 
 
 def _reshape(op: ir.Operation, node: Node) -> None:

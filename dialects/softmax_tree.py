@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch_mlir import ir
 
@@ -13,7 +13,7 @@ from .factors import Flat
 from .match_failure import require
 from .scalar_tree import Tree, children
 
-__all__ = ["Exponential", "Step", "read_gradient", "read_softmax", "unrounded"]
+__all__ = ["Dropout", "Exponential", "Step", "alike", "read_gradient", "read_softmax", "unrounded"]
 
 _FLIPPED = {0: 1, 1: 0, 2: 5, 3: 4, 4: 3, 5: 2, 6: 9, 7: 8, 8: 7, 9: 6}  # predicate of arith.cmpi -> its opposite
 _LESS, _LESS_EQUAL, _GREATER, _GREATER_EQUAL = (2, 6), (3, 7), (4, 8), (5, 9)
@@ -41,6 +41,14 @@ class Step:
     row: Flat = ()
     terms: tuple[tuple[ir.Value, int], ...] = ()
     constant: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Dropout:
+    """What becomes of probabilities: where the condition `tree` is false 0, elsewhere `factor` times as much."""
+
+    tree: Tree
+    factor: float
 
 
 def unrounded(tree: Tree) -> Tree:
@@ -80,10 +88,34 @@ class _Plain:
         return id(tree) in self._scored
 
 
-def read_softmax(weights: Tree, column: Flat, others: Sequence[Tree] = ()) -> tuple[float, tuple[Step, ...], bool, list[bool]]:
-    """Scale, steps and guard of p = exp(x - max x) / sum; which of some other trees are the logarithm of sum exp x."""
+def alike(one: Tree, other: Tree, same: Callable[[ir.Value, ir.Value], bool]) -> bool:
+    """Whether two trees are equal; there may be many ways through what is shared.
+
+    Args:
+        same: whether two tensors hold the same.
+    """
+    pending, seen = [(one, other)], set()
+    while pending:
+        a, b = pending.pop()
+        if a is b or (id(a), id(b)) in seen:
+            continue
+        seen.add((id(a), id(b)))
+        below = children(a), children(b)
+        own = [node[: len(node) - len(under)] for node, under in zip((a, b), below, strict=True)]
+        loads = a[0] == b[0] == "load" and a[2] == b[2] and same(a[1], b[1])
+        if len(below[0]) != len(below[1]) or not (own[0] == own[1] or loads):
+            return False
+        pending += zip(*below, strict=True)
+    return True
+
+
+def read_softmax(
+    weights: Tree, column: Flat, others: Sequence[Tree] = ()
+) -> tuple[float, tuple[Step, ...], bool, list[bool], Dropout | None]:
+    """Scale, steps and guard of p = exp(x - max x) / sum; which of some other trees are the logarithm of sum exp x; dropout."""
     plain = _Plain(("op", "", "", "", weights, *others))
     weights, *others = plain.root[4:]
+    weights, dropout = _dropped(weights, plain)
     require(_is(weights, "arith.divf"), "the weights are no quotient")
     numerator, total = weights[4], weights[5]
     total, guarded_sum = _unguarded(total, 0.0, 1.0)
@@ -94,7 +126,19 @@ def read_softmax(weights: Tree, column: Flat, others: Sequence[Tree] = ()) -> tu
     require(top[:2] == ("max", column) and top[2] is scores, "what is subtracted is not the maximum")
     require(guarded_max == guarded_sum, "only one of maximum and sum is guarded")
     scale, steps = _scores(scores, column, plain)
-    return scale, tuple(steps), guarded_max, [_is_log_of_sum(other, scores, column) for other in others]
+    return scale, tuple(steps), guarded_max, [_is_log_of_sum(other, scores, column) for other in others], dropout
+
+
+def _dropped(tree: Tree, plain: _Plain) -> tuple[Tree, Dropout | None]:
+    """`select(keep, c x, 0)`, where to keep does not depend on the scores, as x and what is done to it; others as they are."""
+    if not _is(tree, "arith.select") or plain.is_scored(tree[4]) or not plain.is_scored(tree[5]):
+        return tree, None
+    if tree[6][0] != "const" or tree[6][1] != 0.0:
+        return tree, None
+    kept, factor = tree[5], 1.0
+    if _is(kept, "arith.mulf") and (number := next((side for side in kept[4:] if side[0] == "const"), None)) is not None:
+        kept, factor = kept[5] if number is kept[4] else kept[4], float(number[1])
+    return kept, Dropout(tree[4], factor)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +150,7 @@ class Exponential:
         logarithm: what is read for log sum exp x; None where it is computed from the same scores.
         factor: a constant factor of p.
         mean: p is multiplied by the hole "slope" less this; None: it is not.
+        dropout: what happens to the hole "slope", or where there is no mean to p.
     """
 
     scale: float
@@ -113,12 +158,14 @@ class Exponential:
     logarithm: Tree | None
     factor: float
     mean: Tree | None
+    dropout: Dropout | None = None
 
 
 def read_gradient(tree: Tree, column: Flat) -> Exponential:
     """A product of probabilities, made again from the hole "score", with constants and what the hole "slope" gives."""
     plain = _Plain(tree)
-    pending, factor = [plain.root], 1.0
+    root, dropout = _dropped(plain.root, plain)
+    pending, factor = [root], 1.0
     exponentials: list[Tree] = []
     differences: list[Tree] = []
     while pending:
@@ -132,7 +179,9 @@ def read_gradient(tree: Tree, column: Flat) -> Exponential:
     require(len(exponentials) == 1 and len(differences) <= 1, "no product of one exponential and one difference")
     exponent, mean = exponentials[0][4], None
     for difference in differences:
-        known = _is(difference, "arith.subf") and difference[4] == ("hole", "slope") and difference[5][0] == "load"
+        require(_is(difference, "arith.subf") and dropout is None, "what the weights are multiplied by is no difference")
+        slope, dropout = _dropped(difference[4], plain)
+        known = slope == ("hole", "slope") and difference[5][0] == "load"
         require(known, "what the weights are multiplied by is no difference")
         mean = difference[5]
     require(_is(exponent, "arith.subf"), "no exponential of a difference")
@@ -140,7 +189,7 @@ def read_gradient(tree: Tree, column: Flat) -> Exponential:
     own = _is_log_of_sum(logarithm, scores, column)
     require(own or logarithm[0] == "load", "what is subtracted is not the logarithm of the sum")
     scale, steps = _scores(scores, column, plain)
-    return Exponential(scale, tuple(steps), None if own else logarithm, factor, mean)
+    return Exponential(scale, tuple(steps), None if own else logarithm, factor, mean, dropout)
 
 
 def _is_log_of_sum(tree: Tree, scores: Tree, column: Flat) -> bool:

@@ -100,12 +100,15 @@ def masked_scores(
     return scores
 
 
-def probabilities(scores: Tensor, dtype: torch.dtype, guarded: bool) -> tuple[Tensor, Tensor]:
+def probabilities(
+    scores: Tensor, dtype: torch.dtype, guarded: bool, dropout: Callable[[Tensor], Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
     """The softmax of scores in `dtype`, and the logarithm of each row's sum of exponentials in f32.
 
     Args:
         scores: `[..., H, L, S]`.
         guarded: rows of minus infinity have probabilities of 0, and infinity for the logarithm.
+        dropout: what becomes of the softmax before it is rounded.
     """
     top = torch.amax(scores, -1, keepdim=True)
     if guarded:
@@ -116,4 +119,5 @@ def probabilities(scores: Tensor, dtype: torch.dtype, guarded: bool) -> tuple[Te
     if guarded:
         statistics = torch.where(total == 0, float("inf"), statistics)
         total = torch.where(total == 0, 1.0, total)
-    return (weights / total).to(dtype), statistics.squeeze(-1)
+    weights = weights / total
+    return (weights if dropout is None else dropout(weights)).to(dtype), statistics.squeeze(-1)

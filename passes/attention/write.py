@@ -11,11 +11,11 @@ from kitsune_mlir.dialects.access import shape_of, static_ints
 from kitsune_mlir.dialects.attention import Attention, Operand, Step
 from kitsune_mlir.dialects.attention_gradient import Gradient
 from kitsune_mlir.dialects.attribute_table import ATTENTION
-from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.factors import Factor, Flat
 from kitsune_mlir.dialects.iteration import is_free
 from kitsune_mlir.dialects.products import defining_op
-from kitsune_mlir.dialects.scalar_tree import Tree, children, nodes_of
+from kitsune_mlir.dialects.scalar_tree import Tree, nodes_of
+from kitsune_mlir.passes.attention.scalar_body import emit
 from kitsune_mlir.passes.stages.copies import copy_of
 
 __all__ = ["Viewed", "Writer", "unview", "view", "write_attention"]
@@ -140,6 +140,21 @@ class Writer:
 
         return self.map([scores, *inputs], scores[1], self.f32, body)
 
+    def dropped(self, inputs: Sequence[Viewed], loops: list[Factor], body: Callable[..., ir.Value]) -> ir.Value:
+        """A map of the probabilities' shape in the operands' type; `body` also gets, last, what dropout does to a value."""
+        dropout = self.attention.dropout
+        if dropout is None:
+            return self.map(inputs, loops, self.narrow, lambda *given: body(*given, lambda value: value))
+        loads = list(dict.fromkeys(node for node in nodes_of(dropout.tree) if node[0] == "load"))
+        read = [view(Operand(node[1], node[2])) for node in loads]
+
+        def with_loads(*given: ir.Value) -> ir.Value:
+            keep = emit(dropout.tree, dict(zip(loads, given[len(inputs) :], strict=True)), loops)
+            zero, factor = (arith.constant(self.f32, number) for number in (0.0, dropout.factor))
+            return body(*given[: len(inputs)], lambda value: arith.select(keep, arith.mulf(value, factor), zero))
+
+        return self.map([*inputs, *read], loops, self.narrow, with_loads)
+
     def _step(self, step: Step, score: ir.Value, emitted: Callable[[Tree], ir.Value]) -> ir.Value:
         other = emitted(step.tree)
         if step.kind == "bias":
@@ -166,7 +181,7 @@ class _AttentionWriter(Writer):
         top = (self.reduce(scores, rows, float("-inf"), arith.maximumf), rows)
         weights = (self.map([scores, top], square, self.f32, self._exponential), square)
         total = (self.sum(weights, rows), rows)
-        rounded = (self.map([weights, total], square, self.narrow, self._quotient), square)
+        rounded = (self.dropped([weights, total], square, self._quotient), square)
         summed = (self.product(rounded, value, [*outer, head], column), [*outer, head])
         result = self.map([summed], [*outer, head], self.narrow, lambda x: arith.truncf(self.narrow, x))
         rows_of_scores = [factor for dim in attention.scores.dims for factor in dim if factor != column]
@@ -187,10 +202,10 @@ class _AttentionWriter(Writer):
             top = self._instead(top, float("-inf"), 0.0)
         return math.exp(arith.subf(score, top))
 
-    def _quotient(self, weight: ir.Value, total: ir.Value) -> ir.Value:
+    def _quotient(self, weight: ir.Value, total: ir.Value, kept: Callable[[ir.Value], ir.Value]) -> ir.Value:
         if self.whole.guarded:
             total = self._instead(total, 0.0, 1.0)
-        return arith.truncf(self.narrow, arith.divf(weight, total))
+        return arith.truncf(self.narrow, kept(arith.divf(weight, total)))
 
     def _instead(self, value: ir.Value, found: float, instead: float) -> ir.Value:
         same = arith.cmpf(arith.CmpFPredicate.OEQ, value, arith.constant(self.f32, found))
@@ -351,38 +366,3 @@ def _groups(wide: Sequence[bool]) -> list[list[int]]:
         else:
             leading.append(dim)
     return groups
-
-
-def emit(tree: Tree, loaded: dict[Tree, ir.Value], loops: Sequence[Factor]) -> ir.Value:
-    """A tree as scalar operations in the body of a generic over `loops`."""
-    made: dict[int, ir.Value] = {}
-    for node in postorder([tree], children, id):
-        made[id(node)] = _emitted(node, [made[id(child)] for child in children(node)], loaded, loops)
-    return made[id(tree)]
-
-
-def _emitted(node: Tree, operands: list[ir.Value], loaded: dict[Tree, ir.Value], loops: Sequence[Factor]) -> ir.Value:
-    kind = node[0]
-    if kind == "load":
-        return loaded[node]
-    if kind == "const":
-        type_ = ir.Type.parse(node[2])
-        return arith.constant(type_, bool(node[1]) if node[2] == "i1" else node[1])
-    if kind == "outside":
-        return node[1]
-    if kind == "index":
-        return _index(node[1], loops)
-    attributes = {"predicate": ir.Attribute.parse(node[2])} if node[2] else {}
-    return ir.Operation.create(node[1], [ir.Type.parse(node[3])], operands, attributes).results[0]
-
-
-def _index(factors: Flat, loops: Sequence[Factor]) -> ir.Value:
-    """The position along a dimension that is several loops, outermost first."""
-    index = ir.IndexType.get()
-    i64 = ir.IntegerType.get_signless(64)
-    total: ir.Value | None = None
-    for factor in factors:
-        attributes = {"dim": ir.IntegerAttr.get(i64, loops.index(factor))}
-        position = ir.Operation.create("linalg.index", [index], [], attributes).results[0]
-        total = position if total is None else arith.addi(arith.muli(total, arith.constant(index, factor.size)), position)
-    return arith.constant(index, 0) if total is None else total

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch_mlir import ir
 from torch_mlir.dialects import arith, math
 
@@ -64,15 +66,15 @@ class _GradientWriter(Writer):
         logarithm, mean = view(gradient.logarithm), view(gradient.mean)
         weights = (self.map([scores, logarithm], square, self.f32, lambda x, log: math.exp(arith.subf(x, log))), square)
         slopes = (self.product(view(gradient.sloped), weighed, square, gradient.head[0]), square)
-        changes = (self.map([weights, slopes, mean], square, self.narrow, self._change), square)
+        changes = (self.dropped([weights, slopes, mean], square, self._change), square)
         found = [self._summed(changes, streamed, along, gradient.width[0], apart, gradient.results[0])]
         if len(gradient.results) > 1:
-            rounded = (self.map([weights], square, self.narrow, lambda x: arith.truncf(self.narrow, x)), square)
+            rounded = (self.dropped([weights], square, lambda x, kept: arith.truncf(self.narrow, kept(x))), square)
             found.append(self._summed(rounded, weighed, along, gradient.head[0], apart, gradient.results[1]))
         return found
 
-    def _change(self, weight: ir.Value, slope: ir.Value, mean: ir.Value) -> ir.Value:
-        change = arith.mulf(weight, arith.subf(slope, mean))
+    def _change(self, weight: ir.Value, slope: ir.Value, mean: ir.Value, kept: Callable[[ir.Value], ir.Value]) -> ir.Value:
+        change = arith.mulf(weight, arith.subf(kept(slope), mean))
         if self.gradient.factor != 1.0:
             change = arith.mulf(change, arith.constant(self.f32, self.gradient.factor))
         return arith.truncf(self.narrow, change)

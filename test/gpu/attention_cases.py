@@ -22,6 +22,7 @@ class Case:
         cached: keys and values are concatenations of `cached` old ones and `keys - cached` new ones, which come in "bshd".
         dtype: "bf16" or "f16".
         scale: factor of the scores; None is 1 / sqrt(width).
+        dropout: chance that a probability is dropped; training only.
         made: q, k and v, but for cached ones, are made by another stage (as the inputs' positive parts).
     """
 
@@ -38,6 +39,7 @@ class Case:
     cached: int = 0
     dtype: str = "bf16"
     scale: float | None = None
+    dropout: float = 0.0
     made: bool = False
 
     @property
@@ -57,6 +59,8 @@ class Case:
         else:
             found["k"] = self._shape(self.kv_heads, self.keys, self.width)
             found["v"] = self._shape(self.kv_heads, self.keys, head)
+        if self.dropout:
+            found["seed"] = ()
         masks = {
             "float": (self.rows, self.keys),
             "heads": (self.batch, self.heads, self.rows, self.keys),
@@ -162,6 +166,10 @@ TRAINED: dict[str, Case] = {
     "cross": Case(2, 4, 4, 300, 77, 64),
     "causal_wide": Case(1, 2, 2, 256, 700, 64, causal=True),
     "causal_tall": Case(1, 2, 2, 700, 256, 64, causal=True),
+    "dropout": Case(2, 4, 4, 256, 256, 64, dropout=0.1),
+    "dropout_causal": Case(1, 4, 2, 500, 500, 128, causal=True, dropout=0.3),
+    "dropout_row_mask": Case(2, 2, 2, 130, 150, 80, mask="rows", dropout=0.5),
+    "dropout_256": Case(1, 2, 2, 129, 129, 256, causal=True, dropout=0.2),
     "scale": Case(1, 2, 2, 130, 130, 64, scale=-0.3),
     "many": Case(5, 16, 4, 400, 400, 128, causal=True),
     "row_mask": Case(2, 4, 4, 130, 130, 64, mask="rows"),
@@ -175,6 +183,8 @@ TRAINED_TIMED: dict[str, Case] = {
     "step_4096": Case(1, 32, 32, 4096, 4096, 128, causal=True),
     "step_2048_grouped": Case(1, 32, 8, 2048, 2048, 128, causal=True),
     "step_4096_64": Case(1, 32, 32, 4096, 4096, 64, causal=True),
+    "step_4096_dropout": Case(1, 32, 32, 4096, 4096, 128, causal=True, dropout=0.1),
+    "step_1024_dropout": Case(4, 16, 16, 1024, 1024, 64, dropout=0.1),
     "step_1024_plain": Case(4, 16, 16, 1024, 1024, 64),
     "step_2048_256": Case(1, 16, 16, 2048, 2048, 256, causal=True),
     "step_2048_192": Case(1, 16, 16, 2048, 2048, 192, causal=True),
@@ -231,6 +241,8 @@ def inputs_of(case: Case, device: str) -> dict[str, Any]:
             else:
                 mask[..., 0] = True
             found[name] = mask
+        elif name == "seed":
+            found[name] = torch.randint(0, 1 << 62, shape, device=device)
         else:
             found[name] = torch.randn(shape, device=device).to(dtype)
     return found
@@ -239,6 +251,8 @@ def inputs_of(case: Case, device: str) -> dict[str, Any]:
 def reference(case: Case, given: dict[str, Any]) -> Any:
     """The result in float64; rows without any key are 0."""
     import torch
+
+    from kitsune_mlir.frontend.gradients.attention import Dropout
 
     q, k, v = thirds(case, given["qkv"].double()) if "qkv" in given else (given[name].double() for name in "qkv")
     if case.made:
@@ -259,4 +273,7 @@ def reference(case: Case, given: dict[str, Any]) -> Any:
         scores = scores.masked_fill(~given["mask"], float("-inf"))
     elif case.mask:
         scores = scores + given["mask"].double()
-    return torch.softmax(scores, -1).nan_to_num(0.0) @ v
+    weights = torch.softmax(scores, -1).nan_to_num(0.0)
+    if case.dropout:
+        weights = Dropout(given["seed"], case.dropout)(weights)
+    return weights @ v

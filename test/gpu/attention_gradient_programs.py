@@ -33,16 +33,17 @@ def model_of(case: Case) -> Any:
     """The attention and its gradients as a module of its inputs and the result's gradient."""
     import torch
 
-    from kitsune_mlir.frontend.gradients.attention import attention_gradients, attention_with_statistics
+    from kitsune_mlir.frontend.gradients.attention import Dropout, attention_gradients, attention_with_statistics
 
     class Model(torch.nn.Module):
         def forward(self, q, k, v, *rest):
             *masks, gradient = rest
+            dropout = Dropout(masks.pop(0), case.dropout) if case.dropout else None
             if case.layout == "bshd":
                 q, k, v = (x.transpose(1, 2) for x in (q, k, v))
             how = (masks[0] if masks else None, case.causal, case.width**-0.5 if case.scale is None else case.scale)
-            out, statistics = attention_with_statistics(q, k, v, *how)
-            found = attention_gradients(q, k, v, *how, out, statistics, gradient)
+            out, statistics = attention_with_statistics(q, k, v, *how, dropout)
+            found = attention_gradients(q, k, v, *how, out, statistics, gradient, dropout=dropout)
             return (out, *found)
 
     return Model()
@@ -181,6 +182,7 @@ def peers_of(case: Case, given: dict[str, Any]) -> dict[str, Any]:
 
     leaves = [given[name].detach().requires_grad_() for name in "qkv"]
     more = {"attn_mask": given.get("mask"), "is_causal": case.causal, "enable_gqa": case.heads != case.kv_heads}
+    more["dropout_p"] = case.dropout
 
     def step() -> Any:
         with torch.enable_grad():

@@ -247,6 +247,8 @@ CASES: dict[str, Case] = {
     "trained": attention_gradient(batch=1, heads=4, kv_heads=2, rows=150, keys=150, width=64, causal=True),
     "trained_masked": attention_gradient(batch=2, heads=2, kv_heads=2, rows=100, keys=100, width=64, mask="rows"),
     "trained_keys_100": attention_gradient(batch=1, heads=2, kv_heads=2, rows=130, keys=100, width=128),
+    "trained_256": attention_gradient(batch=1, heads=1, kv_heads=1, rows=150, keys=150, width=256, causal=True),
+    "trained_dropout": attention_gradient(batch=1, heads=2, kv_heads=2, rows=130, keys=130, width=64, dropout=0.2),
     "masked": attention(batch=1, heads=2, kv_heads=2, rows=130, keys=130, width=64, mask="float"),
     "ranges": ranges(129, 512, ("128x", "72g", "64x")),
     "ranges_ragged": ranges(129, 300, ("14x", "40g", "10x")),

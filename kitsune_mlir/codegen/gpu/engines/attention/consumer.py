@@ -152,7 +152,7 @@ class _Consumer:
         bare = not scores.everywhere and not scores.steps and plan.pattern.keys % plan.block == 0
         weights, softmax, _ = scores.weigh(raw if bare else scores.masked(raw, first), None, not bare)
         sums = [f32(0.0)] * (plan.pattern.head // 2)
-        state = State(slot, softmax, pack_values(weights, self.dtype), sums)
+        state = State(slot, softmax, pack_values(scores.kept(weights, first), self.dtype), sums)
         step = plan.rings
         count = (first - low) // step if step > 1 else first - low  # blocks after the first one
 
@@ -192,7 +192,7 @@ class _Consumer:
         sums = wgmma.wait(0, sums)
         self._release_before(after)
         sums = [value * factors[register // 2 % 2] for register, value in enumerate(sums)]
-        return State(after, softmax, pack_values(weights, self.dtype), sums)
+        return State(after, softmax, pack_values(self.scores.kept(weights, key), self.dtype), sums)
 
     def _score(self, slot: Slot) -> tuple[list[Value], Slot]:
         """Start the product of q and the next block of keys."""

@@ -16,7 +16,7 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_warp
 from kitsune_mlir.codegen.gpu.emit.convert import pack_values
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
-from kitsune_mlir.codegen.gpu.emit.value import Value, cast, f32, fma, i32, minimum, select, unpack
+from kitsune_mlir.codegen.gpu.emit.value import Value, cast, f32, fma, i32, maximum, minimum, select, unpack
 from kitsune_mlir.codegen.gpu.engines.attention.consumer import stage_rows
 from kitsune_mlir.codegen.gpu.engines.attention.gradient_blocks import BlockRange, blocks_of, bound_of
 from kitsune_mlir.codegen.gpu.engines.attention.gradient_plan import GradientPlan
@@ -58,6 +58,8 @@ class _Consumer:
         self.row = self.first + (self.local // 32 * 16 + self.lane // 4)  # the other one is 8 below
         rows = [[minimum(self.row + 8 * half, self.pattern.row_count - 1)] for half in range(2)]
         self.masks = Masks(self.pattern.sides, self.pattern.loads, tile, rows)
+        if self.gradient.dropout is not None:
+            self.masks.prepare(self.gradient.dropout.tree)
         self.bounds = [bound_of(self.plan, self.row + 8 * half, tile) for half in range(2)]
 
     def run(self, slot: Slot) -> Slot:
@@ -119,18 +121,19 @@ class _Consumer:
         sloped = wgmma.SharedOperand(plan.resident[1], beside, row=first)
         streamed, weighed = wgmma.SharedOperand(plan.blocks[0], base), wgmma.SharedOperand(plan.blocks[1], other)
         # Starting from the rows' numbers takes no registers beside those of the products.
-        starts = [self._numbers(slot, number) for number in range(2) if number == 0 or 0 in sums]
+        dropped = self.gradient.dropout is not None
+        starts = [self._numbers(slot, number) for number in range(2) if number == 0 or (0 in sums and not dropped)]
         scores = wgmma.multiply(starts[0], scored, streamed, plan.block, dtype, -(-pattern.width // 16))
         slopes: list[Value] = []
         if 0 in sums:
-            slopes = wgmma.multiply(starts[1], sloped, weighed, plan.block, dtype, -(-pattern.head // 16))
-        weights = self._weights(wgmma.wait(len(sums.keys() & {0}), scores), index, masked)
+            slopes = wgmma.multiply(None if dropped else starts[1], sloped, weighed, plan.block, dtype, -(-pattern.head // 16))
+        weights = self._signed(self._weights(wgmma.wait(len(sums.keys() & {0}), scores), index, masked), index)
         if 1 in sums:
+            summed = [maximum(weight, f32(0.0)) for weight in weights] if dropped else weights
             across = wgmma.SharedOperand(plan.blocks[1], other, transposed=True)
-            sums[1] = wgmma.multiply(sums[1], pack_values(weights, dtype), across, pattern.head, dtype)
+            sums[1] = wgmma.multiply(sums[1], pack_values(summed, dtype), across, pattern.head, dtype)
         if 0 in sums:
-            slopes = wgmma.wait(len(sums) - 1, slopes)
-            changes = [weight * slope for weight, slope in zip(weights, slopes, strict=True)]
+            changes = self._changes(weights, wgmma.wait(len(sums) - 1, slopes), slot)
             across = wgmma.SharedOperand(plan.blocks[0], base, transposed=True)
             sums[0] = wgmma.multiply(sums[0], pack_values(changes, dtype), across, pattern.width, dtype)
         found = wgmma.wait(0, [value for values in sums.values() for value in values])
@@ -138,6 +141,30 @@ class _Consumer:
             sync_warp()  # all lanes have read the slot's numbers, and one tells
         if_(self.lane == 0, self.ring.empty(slot.stage).arrive)
         return [*self.ring.next(slot).values, *found]
+
+    def _signed(self, weights: list[Value], index: Value) -> list[Value]:
+        """Probabilities of a block, those that dropout drops negative."""
+        dropout, base = self.gradient.dropout, index * self.plan.block + (self.lane & 3) * 2
+        if dropout is None:
+            return weights
+        signed = []
+        for register, weight in enumerate(weights):
+            place = base + wgmma.register_column(register)
+            if self.pattern.length % self.plan.block and self.pattern.loads:
+                place = minimum(place, self.pattern.length - 1)
+            signed.append(select(self.masks.value(dropout.tree, register // 2 % 2, place), weight, -weight))
+        return signed
+
+    def _changes(self, weights: list[Value], slopes: list[Value], slot: Slot) -> list[Value]:
+        """Gradients of a block's scores, but for a constant factor."""
+        dropout = self.gradient.dropout
+        if dropout is None:
+            return [weight * slope for weight, slope in zip(weights, slopes, strict=True)]
+        changes = []
+        for weight, slope, mean in zip(weights, slopes, self._numbers(slot, 1), strict=True):
+            kept = weight > 0.0
+            changes.append(maximum(weight, -weight) * select(kept, fma(slope, dropout.factor, mean), mean))
+        return changes
 
     def _numbers(self, slot: Slot, which: int) -> list[Value]:
         """What each register of the scores (`which` 0), or of the probabilities' gradients (1), starts from."""
@@ -188,6 +215,8 @@ class _Consumer:
         parts = {number: sums[end : end + count] for number, end, count in zip(wanted, ends, counts, strict=False)}
         if 0 in parts:
             parts[0] = [value * self.gradient.factor for value in parts[0]]
+        if 1 in parts and self.gradient.dropout is not None:
+            parts[1] = [value * self.gradient.dropout.factor for value in parts[1]]
 
         def write(group: int) -> None:
             for number, values in parts.items():

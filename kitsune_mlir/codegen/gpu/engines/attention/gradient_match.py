@@ -111,5 +111,5 @@ def match_gradient(task: TaskView) -> GradientPattern:
         window_of(task, gradient.mean, sides),
         tuple(record_window(stores[result.value], result, sides) for result in gradient.results),
         sides,
-        masks_of(task, gradient.steps, sides),
+        masks_of(task, [step.tree for step in gradient.steps], gradient.dropout, sides),
     )

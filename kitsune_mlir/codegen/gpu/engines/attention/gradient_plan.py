@@ -24,9 +24,9 @@ from kitsune_mlir.machine.shared_tile import PANEL_COLS, SharedTile
 __all__ = ["GradientPlan", "make_gradient_plan"]
 
 KEY_BLOCK, QUERY_BLOCK = 128, 64
-"""Streamed rows of a block at most: with one sum in registers, and with two. With masks, half as many."""
+"""Streamed rows of a block at most: with one sum in registers, and with two. With masks or dropout, half as many."""
 REGISTERS, MASKED_REGISTERS = 192, 160
-"""Of a thread, for sums, a block's scores and the gradients of its probabilities; what masks are read with takes some, too."""
+"""Of a thread, for sums, a block's scores and the gradients of its probabilities; what masks are made of takes some, too."""
 LEAST_BLOCK = 48
 """Streamed rows of a block with both sums in registers: with fewer, products wait for shared memory."""
 LANES = 32
@@ -164,7 +164,7 @@ def _choose(pattern: GradientPattern, options: KernelOptions) -> GradientPlan:
     if any(step.kind == "causal" and not set(step.row) <= _positions(pattern) for step in gradient.steps):
         raise MatchFailure("a causal mask that does not go by the queries' rows")
     elements = [-(-size // PANEL_COLS) * PANEL_COLS for size in (pattern.width, pattern.head)]
-    masked = any(step.kind != "causal" for step in gradient.steps)
+    masked = any(step.kind != "causal" for step in gradient.steps) or gradient.dropout is not None
     block, sweeps = _block(pattern, masked)
     resident = tuple(SharedTile(2 * GROUP_ROWS, columns, 2) for columns in elements)
     second_at = max(tile.bytes for tile in resident) if sweeps > 1 else resident[0].bytes

@@ -32,12 +32,29 @@ class Masks:
         self, sides: Mapping[Factor, str], loads: Mapping[tuple, Masked], tile: TileContext, rows: Sequence[Sequence[Value]]
     ):
         self.sides, self.loads, self.tile, self.rows = sides, loads, tile, rows
+        self.known: list[dict[int, Value]] = [{} for _ in rows]
+
+    def prepare(self, tree: Tree) -> None:
+        """Evaluate here what of a tree is the same for all keys."""
+        for half, known in enumerate(self.known):
+            keyed: set[int] = set()
+            for node in postorder([tree], children, id):
+                if self._is_keyed(node) or any(id(child) in keyed for child in children(node)):
+                    keyed.add(id(node))
+                else:
+                    known[id(node)] = self._scalar(node, [known[id(child)] for child in children(node)], half, i32(0))
+
+    def _is_keyed(self, node: Tree) -> bool:
+        if node[0] == "index":
+            return any(self.sides[factor] == "key" for factor in node[1])
+        return node[0] == "load" and "key" in self.loads[node].sides
 
     def value(self, tree: Tree, half: int, key: Value) -> Value:
         """A scalar of a mask or bias at one row and key."""
-        made: dict[int, Value] = {}
-        for node in postorder([tree], children, id):
-            made[id(node)] = self._scalar(node, [made[id(child)] for child in children(node)], half, key)
+        made = dict(self.known[half])
+        for node in postorder([tree], lambda node: () if id(node) in made else children(node), id):
+            if id(node) not in made:
+                made[id(node)] = self._scalar(node, [made[id(child)] for child in children(node)], half, key)
         return made[id(tree)]
 
     def _scalar(self, node: Tree, operands: list[Value], half: int, key: Value) -> Value:

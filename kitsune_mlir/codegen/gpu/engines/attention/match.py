@@ -14,11 +14,12 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.dialects.access import shape_of, static_ints
-from kitsune_mlir.dialects.attention import Attention, Operand, Step, read_attention
+from kitsune_mlir.dialects.attention import Attention, Operand, read_attention
 from kitsune_mlir.dialects.factors import Factor
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import defining_op, is_contraction
-from kitsune_mlir.dialects.scalar_tree import nodes_of
+from kitsune_mlir.dialects.scalar_tree import Tree, nodes_of
+from kitsune_mlir.dialects.softmax_tree import Dropout
 from kitsune_mlir.dialects.tile_records import Load, Offset, Store, TaskView
 
 __all__ = ["Masked", "Part", "Pattern", "load_for", "masks_of", "match", "record_window", "window_of"]
@@ -136,15 +137,16 @@ def match(task: TaskView) -> Pattern:
         record_window(stores[attention.result.value], attention.result, sides),
         tuple(parts),
         sides,
-        masks_of(task, attention.steps, sides),
+        masks_of(task, [step.tree for step in attention.steps], attention.dropout, sides),
         None if logarithm is None else record_window(stores[logarithm.value], logarithm, sides),
     )
 
 
-def masks_of(task: TaskView, steps: Sequence[Step], sides: dict[Factor, str]) -> dict[tuple, Masked]:
-    """Windows of what the steps' trees read, by the tensor and where its dimensions lie."""
+def masks_of(task: TaskView, trees: Sequence[Tree], dropout: Dropout | None, sides: dict[Factor, str]) -> dict[tuple, Masked]:
+    """Windows of what trees of masks, and of dropout, read, by the tensor and where its dimensions lie."""
     loads = {}
-    for node in (node for step in steps for node in nodes_of(step.tree) if node[0] == "load"):
+    every = [*trees, *([] if dropout is None else [dropout.tree])]
+    for node in (node for tree in every for node in nodes_of(tree) if node[0] == "load"):
         mine = tuple(sides[factor] for dim in node[2] for factor in dim)
         if any(len(dim) > 1 for dim in node[2]) or any(side in ("width", "head") for side in mine):
             raise MatchFailure("a mask that is reshaped inside of the tile")

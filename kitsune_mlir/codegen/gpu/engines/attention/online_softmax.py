@@ -66,6 +66,8 @@ class Scores:
         self.rows = [self._rows(row + 8 * half) for half in range(2)]
         self.masks = Masks(plan.pattern.sides, plan.pattern.loads, tile, self.rows)
         self.steps = self.attention.steps
+        if self.attention.dropout is not None:
+            self.masks.prepare(self.attention.dropout.tree)
         self.limits = self._limits()
         self.columns = plan.pattern.keys
         self.pure = all(step.kind != "bias" and step.number == -math.inf for step in self.steps) and self.attention.scale > 0
@@ -160,6 +162,20 @@ class Scores:
     def _limit(self, step: Step, half: int) -> Value:
         return causal_limit(step, self._along(step, half), self.tile)
 
+    def kept(self, weights: list[Value], block: Value) -> list[Value]:
+        """A block's weights with those that dropout drops as 0; the others are not larger yet."""
+        dropout = self.attention.dropout
+        if dropout is None:
+            return weights
+        base, end = self._place(block)
+        found = list(weights)
+        for register, weight in enumerate(weights):
+            key = base + (register_column(register) + self.col)
+            if self.columns % self.plan.block and self.plan.pattern.loads:
+                key = minimum(key, end - 1)
+            found[register] = select(self.masks.value(dropout.tree, register // 2 % 2, key), weight, f32(0.0))
+        return found
+
     # --- softmax -----------------------------------------------------------------------------------------------------
 
     def weigh(
@@ -206,7 +222,9 @@ class Scores:
         return select(total == 0.0, f32(math.inf), found) if self.attention.guarded else found
 
     def inverse(self, total: Value) -> Value:
-        """One over the sum of a row; of a row without any key 1 if guarded (its weighted sum is 0), else infinity."""
+        """One over the sum of a row, with dropout times what is kept grows by; of a row without any key over 1 if guarded (its
+        weighted sum is 0), else infinity."""
         if self.attention.guarded:
             total = select(total == 0.0, f32(1.0), total)
-        return f32(1.0) / total
+        dropout = self.attention.dropout
+        return f32(1.0 if dropout is None else dropout.factor) / total

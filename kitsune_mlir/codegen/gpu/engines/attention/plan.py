@@ -214,7 +214,8 @@ def _choose(pattern: Pattern, options: KernelOptions, once: bool) -> AttentionPl
     wide, deep = (-(-size // PANEL_COLS) * PANEL_COLS for size in (pattern.width, pattern.head))
     partial = rows * (pattern.head + 2) * 4
     ways = [(False, block) for block in _block_sizes(pattern, split)]
-    if rows <= FEW_ROWS and rows * pattern.head <= FEW_ELEMENTS and pattern.logarithm is None:
+    plain = pattern.logarithm is None and pattern.attention.dropout is None
+    if rows <= FEW_ROWS and rows * pattern.head <= FEW_ELEMENTS and plain:
         ways.insert(0, (True, FEW_BLOCK))
     for few, block in ways:
         covered = FEW_ROWS if few else GROUP_ROWS if split else 2 * GROUP_ROWS
