@@ -3,30 +3,18 @@
     python -m test.gpu.attention_gradient_programs build DIR [NAME...]     # needs the compiler, no GPU
     python -m test.gpu.attention_gradient_programs run DIR [NAME...] [--time] [--json FILE]     # needs a Hopper GPU and torch
 
-A program gives the result and the gradients of queries, keys and values. They are compared with float64. An error is counted
-in units of 2^-8 (2^-11 for f16) of the element plus as much of its row's size (`sizes_of`): four are allowed, as what is summed
-was rounded, too. Every case runs twice on the same inputs, and must give the same bits. With `--time` the cases of
-`TRAINED_TIMED` are timed beside backends of `scaled_dot_product_attention` with their own gradients, interleaved, all under
-CUDA graphs.
+A program gives the result and the gradients of queries, keys and values. Errors of four units (`test.gpu.exact_programs`) of
+what `sizes_of` says are allowed. With `--time` the cases of `TRAINED_TIMED` are timed beside backends of
+`scaled_dot_product_attention` with their own gradients, interleaved, all under CUDA graphs.
 """
 
 from __future__ import annotations
 
-import json
-import time
-from argparse import Namespace
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from test.gpu.attention_cases import TRAINED, TRAINED_TIMED, Case, inputs_of, reference
-from test.gpu.attention_programs import captured
-from test.gpu.driver import answers, program_main
-
-LIMIT_SECONDS = 60
-ALLOWED = 4
-CASES = {**TRAINED, **TRAINED_TIMED}
-ENGINE = "attention_gradient"
+from test.gpu.exact_programs import Programs
 
 
 def model_of(case: Case) -> Any:
@@ -82,99 +70,6 @@ def sizes_of(case: Case, exact: Sequence[Any]) -> list[Any]:
     return [out, torch.maximum(dq, scale * out), torch.maximum(dk, scale * dv), dv]
 
 
-def build(folder: Path, names: Sequence[str]) -> int:
-    """Compile the programs; the number of those that spill registers or are not done by the engine."""
-    from torch_mlir import ir
-
-    from kitsune_mlir.codegen.gpu.compile import compile_gpu
-    from kitsune_mlir.dialects import new_context
-    from kitsune_mlir.frontend import import_model
-    from kitsune_mlir.passes.registry import PIPELINE
-    from kitsune_mlir.passmanager.manager import run_pipeline
-
-    folder.mkdir(parents=True, exist_ok=True)
-    bad = 0
-    for name in names or CASES:
-        case = CASES[name]
-        start = time.perf_counter()
-        imported = import_model(model_of(case), tuple(trained_inputs(case, "cpu").values()), {}, context=new_context())
-        run_pipeline(imported.module, f"builtin.module({','.join(PIPELINE)})", target="sm_90a")
-        with imported.module.context, ir.Location.unknown():
-            code = compile_gpu(imported.module, "main_p0")
-        engines = [choice.engine for choice in code.engines]
-        expected = 0 if case.rows == 1 else 2
-        bad += bool(code.resources.spills or engines.count(ENGINE) != expected or code.warnings)
-        print(
-            f"{name:20s} {','.join(engines):60s} {code.resources.spill_store_bytes} spilled, {len(code.cubin)} bytes, "
-            f"{time.perf_counter() - start:.1f} s {code.warnings or ''}",
-            flush=True,
-        )
-        (folder / f"{name}.cubin").write_bytes(code.cubin)
-        (folder / f"{name}.manifest.json").write_text(code.manifest.to_json())
-    return bad
-
-
-def prepare(folder: Path, name: str) -> tuple[dict[str, Any], list[Any], Any]:
-    """Random inputs, outputs full of NaN, and an action that runs the program on the current stream."""
-    import torch
-
-    from kitsune_mlir.runtime.cuda_executor import CudaExecutor
-    from kitsune_mlir.runtime.manifest_check import read_manifest
-
-    case = CASES[name]
-    torch.manual_seed(0)
-    given = trained_inputs(case, "cuda")
-    shapes = [out.shape for out in exact_results(case, given)]
-    outs = [torch.full(shape, float("nan"), device="cuda", dtype=given["q"].dtype) for shape in shapes]
-    manifest = read_manifest((folder / f"{name}.manifest.json").read_text())
-    executor = CudaExecutor(manifest, (folder / f"{name}.cubin").read_bytes())
-    pointers = [tensor.data_ptr() for tensor in (*given.values(), *outs)]
-    return given, outs, lambda: executor.run(pointers, torch.cuda.current_stream().cuda_stream)
-
-
-def check(folder: Path, name: str) -> dict[str, Any]:
-    """Run one program twice on some inputs and once on others, and check."""
-    import torch
-
-    case = CASES[name]
-    given, outs, run_once = prepare(folder, name)
-    worst, line, before = [0.0] * 4, "", None
-    for attempt in range(3):
-        if attempt == 2:
-            for tensor in given.values():
-                if tensor.is_floating_point():
-                    tensor.normal_()
-        for out in outs:
-            out.fill_(float("nan"))
-        torch.cuda.synchronize()
-        run_once()
-        torch.cuda.synchronize()
-        if attempt == 1 and before is not None and not all(map(torch.equal, before, outs)):
-            line += "; other bits the second time"
-        before = [out.clone() for out in outs]
-        exact = exact_results(case, given)
-        for number, (out, want, size) in enumerate(zip(outs, exact, sizes_of(case, exact), strict=True)):
-            got, step = out.double(), {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}[out.dtype]
-            excess = ((got - want).abs() / (step * (want.abs() + size) + 1e-6)).nan_to_num(1e9)
-            worst[number] = max(worst[number], excess.max().item())
-            if excess.max() > ALLOWED and line.count("wrong") < 4:
-                places = (excess > ALLOWED).nonzero()
-                line += f"; {'out dq dk dv'.split()[number]}: {len(places)} of {excess.numel()} wrong, "
-                line += f"first {places[:2].tolist()}, last {places[-1:].tolist()}, rows "
-                line += f"{sorted({place[2] for place in places.tolist()})[:12]}"
-                for place in places[:2].tolist():
-                    line += f"; {got[tuple(place)].item():.4g} for {want[tuple(place)].item():.4g}"
-    text = f"errors {', '.join(f'{error:.3f}' for error in worst)}{line}"
-    right = max(worst) <= ALLOWED and not line
-    return {"case": name, "ok": right, "text" if right else "error": text}
-
-
-def part(folder: Path, names: Sequence[str], given: Namespace) -> None:
-    """Check cases in this process, and print a line of JSON for each."""
-    for name in names:
-        print(json.dumps(check(folder, name)), flush=True)
-
-
 def peers_of(case: Case, given: dict[str, Any]) -> dict[str, Any]:
     """`scaled_dot_product_attention` and its gradients by each backend that takes the case, and as torch chooses."""
     import torch
@@ -204,46 +99,28 @@ def peers_of(case: Case, given: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def timed(folder: Path, name: str) -> dict[str, Any]:
-    """Medians in microseconds of the program and its peers, interleaved, each under a CUDA graph."""
-    import torch
-
-    case = CASES[name]
-    given, _, run_once = prepare(folder, name)
-    graphs = {key: captured(action) for key, action in {"ours": run_once, **peers_of(case, given)}.items()}
-    samples: dict[str, list[float]] = {key: [] for key in graphs}
-    for _ in range(20):
-        for key, graph in graphs.items():
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            for _ in range(3):
-                graph.replay()
-            end.record()
-            end.synchronize()
-            samples[key].append(start.elapsed_time(end) / 3 * 1e3)
-    medians = {key: sorted(values)[len(values) // 2] for key, values in samples.items()}
+def told(case: Case, microseconds: dict[str, float]) -> dict[str, float]:
+    """Operations a second, of seven products (gradients make the scores once more)."""
     work = 14 * case.batch * case.heads * case.rows * case.keys * case.width * (0.5 if case.causal else 1)
-    best = min(value for key, value in medians.items() if key != "ours")
-    shown = ", ".join(f"{key} {value:.1f}" for key, value in medians.items())
-    tflops = work / medians["ours"] * 1e-6
-    print(f"{name:20s} {tflops:6.1f} TFLOP/s, {best / medians['ours']:.3f} times the best peer, us: {shown}", flush=True)
-    return {"case": name, "microseconds": medians, "ratio": best / medians["ours"], "tflops": tflops}
+    return {"tflops": work / microseconds["ours"] * 1e-6}
 
 
-def run(folder: Path, names: Sequence[str], given: Namespace) -> int:
-    """Run the programs; the number of those that failed."""
-    wanted = [name for name in (names or CASES) if (folder / f"{name}.cubin").exists()]
-    failed = 0
-    for result in answers("test.gpu.attention_gradient_programs", folder, wanted, LIMIT_SECONDS):
-        failed += not result["ok"]
-        print(f"{result['case']:20s} {result.get('text') or 'FAILED ' + result['error']}", flush=True)
-    if given.time:
-        timings = [timed(folder, name) for name in wanted if name in TRAINED_TIMED]
-        if given.json:
-            given.json.write_text(json.dumps(timings, indent=1))
-    print(f"{len(wanted) - failed} of {len(wanted)} right")
-    return failed
-
+PROGRAMS = Programs(
+    "test.gpu.attention_gradient_programs",
+    {**TRAINED, **TRAINED_TIMED},
+    TRAINED_TIMED,
+    model_of,
+    trained_inputs,
+    exact_results,
+    sizes_of,
+    "attention_gradient",
+    lambda case: 0 if case.rows == 1 else 2,
+    peers_of,
+    told,
+    allowed=4,
+    results=("out", "dq", "dk", "dv"),
+)
+CASES = PROGRAMS.cases
 
 if __name__ == "__main__":
-    raise SystemExit(program_main(__doc__, build, run, part, {"time": "the large cases, beside backends of torch"}))
+    raise SystemExit(PROGRAMS.main(__doc__))

@@ -231,6 +231,7 @@ def _flat(value: Any) -> list[Tensor]:
 def measure(path: Path, case: Case, module: nn.Module, x: Tensor) -> dict[str, Any]:
     """Microseconds of a call of ours and of torch's, both under CUDA graphs, beside a device copy; interleaved medians."""
     import kitsune_mlir
+    from bench.timing import graphed, sample_calls
 
     modules = [module]
     for _ in range(COPIES - 1):
@@ -239,21 +240,10 @@ def measure(path: Path, case: Case, module: nn.Module, x: Tensor) -> dict[str, A
     programs = [kitsune_mlir.load(path, weights=dict(one.named_parameters())) for one in modules]
     source = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
-    calls = {
-        "ours": (graph([lambda p=p: p(x) for p in programs] * TURNS), COPIES * TURNS),
-        "torch": (graph([lambda m=m: m(x) for m in modules] * TURNS), COPIES * TURNS),
-        "copy": (lambda: target.copy_(source), 1),
-    }
-    samples: dict[str, list[float]] = {key: [] for key in calls}
-    for _ in range(10):
-        for key, (call, count) in calls.items():
-            for _ in range(3):
-                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                start.record()
-                call()
-                end.record()
-                end.synchronize()
-                samples[key].append(start.elapsed_time(end) * 1e3 / count)
+    in_turns = {"ours": programs * TURNS, "torch": modules * TURNS}
+    calls = {key: graphed(lambda calls=calls: [call(x) for call in calls]) for key, calls in in_turns.items()}
+    samples = sample_calls({**calls, "copy": lambda: target.copy_(source)}, rounds=10, each=3)
+    samples = {key: [time * 1e3 / len(in_turns.get(key, [0])) for time in values] for key, values in samples.items()}
     times = {key: statistics.median(values) for key, values in samples.items()}
     size = sum(p.numel() * p.element_size() for p in module.parameters())
     bandwidth = 2 * source.numel() / times["copy"]
@@ -266,21 +256,6 @@ def measure(path: Path, case: Case, module: nn.Module, x: Tensor) -> dict[str, A
         "of_copy": size / times["ours"] / bandwidth,
         "torch_of_copy": size / times["torch"] / bandwidth,
     }
-
-
-def graph(calls: list[Callable[[], Any]]) -> Callable[[], Any]:
-    """The calls, one after the other, as the replay of one CUDA graph."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream), torch.no_grad():
-        for call in calls:
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured), torch.no_grad():
-        kept = [call() for call in calls]
-    holder = (captured, kept, calls)
-    return lambda: holder[0].replay()
 
 
 def part(folder: Path, names: Sequence[str], given: Namespace) -> None:
