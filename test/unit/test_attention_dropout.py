@@ -122,7 +122,7 @@ def test_a_compiled_step_repeats_with_the_generators_seed(monkeypatch: pytest.Mo
     """As on a GPU: a new choice at each call, the same again from the same state, and gradients of that choice."""
     monkeypatch.setattr(gradients, "DROPPED_INSIDE", {"cpu"})
     torch.manual_seed(0)
-    q, k, v = (torch.randn(1, 2, 40, 16, requires_grad=True) for _ in range(3))
+    q, k, v = (torch.randn(1, 2, 40, 16, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
     attend = torch.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.3), backend="kitsune")
 
     def step(seed: int) -> list[Tensor]:
@@ -133,8 +133,8 @@ def test_a_compiled_step_repeats_with_the_generators_seed(monkeypatch: pytest.Mo
     first, again, other = step(1), step(1), step(2)
     assert all(map(torch.equal, first, again)) and not torch.equal(first[0], other[0])
     # The result is linear in the values: its gradient by them gives the result's sum back.
-    assert torch.allclose((first[3] * v).sum(), first[0].sum(), rtol=1e-4, atol=1e-3)
+    assert abs((first[3].double() * v).sum() - first[0].double().sum()) < 0.02 * first[0].double().abs().sum()
     torch.manual_seed(1)
     seed = new_seed(q)
     given = (None, False, 0.25, Dropout(seed, 0.3))
-    assert torch.allclose(first[0], attention_with_statistics(q, k, v, *given)[0], atol=1e-5)
+    assert torch.allclose(first[0], attention_with_statistics(q, k, v, *given)[0], atol=2e-2)

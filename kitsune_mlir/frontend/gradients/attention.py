@@ -22,7 +22,7 @@ from kitsune_mlir.frontend.attention import (
     scaled_dot_product_attention,
 )
 from kitsune_mlir.frontend.attention_dropout import attention_keep, keep_factor, new_seed
-from kitsune_mlir.frontend.dtypes import widened
+from kitsune_mlir.frontend.dtypes import NARROW, widened
 
 __all__ = ["Dropout", "attention_gradients", "attention_with_statistics", "trained_attention"]
 
@@ -152,8 +152,8 @@ def trained_attention(
 ) -> Tensor:
     """`scaled_dot_product_attention` with a gradient of its own; arguments and results are the same.
 
-    A mask that is trained, and operands whose leading dimensions differ, have autograd's. On a GPU dropout is part of it, of a
-    seed from PyTorch's generator: repeatable, but not eager's numbers; elsewhere it is PyTorch's.
+    A mask that is trained, and operands whose leading dimensions differ, have autograd's. On a GPU dropout of 16-bit operands
+    is part of it, of a seed from PyTorch's generator: repeatable, but not eager's numbers; elsewhere it is PyTorch's.
     """
     given = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
     operands = (query, key, value)
@@ -161,7 +161,7 @@ def trained_attention(
     alike = query.ndim == key.ndim == value.ndim > 2 and query.shape[:-3] == key.shape[:-3] == value.shape[:-3]
     alike = alike and key.shape[-3] == value.shape[-3] and (enable_gqa or query.shape[-3] == key.shape[-3])
     one_type = query.dtype == key.dtype == value.dtype and query.dtype.is_floating_point
-    inside = dropout_p == 0 or (query.device.type in DROPPED_INSIDE and dropout_p < 1)
+    inside = dropout_p == 0 or (query.device.type in DROPPED_INSIDE and query.dtype in NARROW and dropout_p < 1)
     if not trained or not inside or not alike or not one_type or (attn_mask is not None and attn_mask.requires_grad):
         return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, **given)
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
