@@ -268,6 +268,8 @@ def _read_once(pattern: Pattern, task: TaskView) -> bool:
 
 def _block_sizes(pattern: Pattern, split: bool) -> tuple[int, ...]:
     """Keys of a block, in the order of preference: as many as registers hold beside the sums."""
+    if pattern.attention.dropout is not None:
+        return (64, 32)  # what is kept takes registers, too
     if max(pattern.width, pattern.head) <= 128:
         return (128, 64, 32)
     return (64, 32) if split else (80, 64, 32)
