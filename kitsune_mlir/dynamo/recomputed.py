@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
+import kitsune_mlir.frontend.attention_dropout  # noqa: F401 (defines the operator)
 from kitsune_mlir.dynamo.torch_api import min_cut_rematerialization_partition
 
 __all__ = ["partitioned", "recompute_scores"]
@@ -46,6 +47,8 @@ def recompute_scores(graph: fx.Graph) -> int:
             backward.add(node)
     found = 0
     for node in graph.nodes:
+        if node.target is torch.ops.kitsune.attention_keep.default:  # made of a seed, where it is read
+            node.meta["recompute"], node.meta["ac_graph_id"] = CheckpointPolicy.MUST_RECOMPUTE, 0
         if node in backward or node.target not in PRODUCTS or not _is_wide(node):
             continue
         after = _until_product(node, backward)

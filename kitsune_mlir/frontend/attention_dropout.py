@@ -1,9 +1,9 @@
 """Which of attention's probabilities dropout keeps: a function of a seed and of the probability's place.
 
 So nothing of the scores' size is drawn or kept: forward and backward make the same choice again. The bits are those of
-Philox2x32-7 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011, sections 3.3 and 5), 16 for each element. One
-call of it serves the four elements at rows l and l + 8, columns s and s + 8, as tensor cores leave both in one thread, whichever
-of the two it has as rows.
+Philox2x32-7 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011, sections 3.3 and 5), 16 for each element.
+One call of it serves the four elements at rows l and l + 8, columns s and s + 8, as tensor cores leave both in one thread,
+whichever of the two it has as rows.
 """
 
 from __future__ import annotations

@@ -125,12 +125,16 @@ def test_a_compiled_step_repeats_with_the_generators_seed(monkeypatch: pytest.Mo
     q, k, v = (torch.randn(1, 2, 40, 16, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
     attend = torch.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.3), backend="kitsune")
 
+    saved: list[Tensor] = []
+
     def step(seed: int) -> list[Tensor]:
         torch.manual_seed(seed)
-        out = attend(q, k, v)
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
+            out = attend(q, k, v)
         return [out.detach(), *torch.autograd.grad(out.sum(), (q, k, v))]
 
     first, again, other = step(1), step(1), step(2)
+    assert saved and not any(x.dtype == torch.bool for x in saved)
     assert all(map(torch.equal, first, again)) and not torch.equal(first[0], other[0])
     # The result is linear in the values: its gradient by them gives the result's sum back.
     assert abs((first[3].double() * v).sum() - first[0].double().sum()) < 0.02 * first[0].double().abs().sum()
