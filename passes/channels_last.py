@@ -23,6 +23,7 @@ from .layouts.images import channels_of, is_convolution, is_depthwise, is_elemen
 from .layouts.nhwc import FIRST, LAST, like, product_of_pixels, rebuilt, renamed, summed, walk_last, zero_of
 from .layouts.pads import padded, padding_value
 from .layouts.permute import permuted, transposed
+from .layouts.pixel_layers import pixel_layers
 from .layouts.weight_places import line_order, take_side_by_side
 from .remarks import remark
 
@@ -41,6 +42,7 @@ class _Rewriter:
         self.borrowed: set[ir.Value] = set()  # values whose twin is a transposed copy
         self.widened: dict[ir.Value, ir.Value] = {}
         self.orders: dict[ir.Value, Sequence[int]] = {}  # of twins that are not `LAST`
+        self.layers: set[ir.Value] = set()  # what layers over pixels make
         self.joined: list[tuple[ir.Value, int, int]] = []  # weights with groups side by side, rows of a group, how many
 
     def run(self) -> None:
@@ -49,6 +51,7 @@ class _Rewriter:
         if not convolved and not any(given_in(self.function, number, LAST) for number in range(len(self.block.arguments))):
             return
         self._open_arguments()
+        self.layers = pixel_layers(operations)
         for op in operations:
             with op.location:
                 self._visit(op)
@@ -57,7 +60,7 @@ class _Rewriter:
         settle_type(self.function)
 
     def _visit(self, op: ir.Operation) -> None:
-        if is_convolution(op) and is_one_pixel(op):
+        if is_convolution(op) and (is_one_pixel(op) or op.results[0] in self.layers):
             image, weight, start = op.operands
             self._convolution(op, op, product_of_pixels, self._twin(image), self._twin(weight), start)
         elif is_convolution(op):

@@ -1,5 +1,7 @@
 """Images with channels innermost: the order of their dimensions, and what passes write of them."""
 
+import math
+
 from torch_mlir import ir
 from torch_mlir.dialects import linalg, tensor
 
@@ -18,12 +20,12 @@ PARALLEL = "#linalg.iterator_type<parallel>"
 
 
 def product_of_pixels(images: ir.Value, weights: ir.Value, outs: list[ir.Value], **_: ir.Attribute) -> ir.Value:
-    """A convolution of one tap and images of one pixel as a product of matrices: [batch, channels] by [features, channels]."""
+    """A convolution of one tap, each pixel of the same pixel, as a product: [pixels, channels] by [features, channels]."""
     rows = [[0, 1, 2], [3]]
 
     def flat(value: ir.Value) -> ir.Value:
         shape, element = shape_of(value), ir.ShapedType(value.type).element_type
-        return tensor.collapse_shape(ir.RankedTensorType.get([shape[0], shape[3]], element), value, rows)
+        return tensor.collapse_shape(ir.RankedTensorType.get([math.prod(shape[:3]), shape[3]], element), value, rows)
 
     m, n, k = (ir.AffineDimExpr.get(loop) for loop in range(3))
     maps = [ir.AffineMap.get(3, 0, results) for results in ([m, k], [n, k], [m, n])]

@@ -328,3 +328,58 @@ func.func @two_groups(%image: tensor<2x8x6x6xbf16>, %weight: tensor<16x8x1x1xbf1
   } -> tensor<2x2xf32>
   return %total : tensor<2x2xf32>
 }
+
+// -----
+
+// Two convolutions of one tap with nothing but element-wise work between them are layers over pixels: products of rows.
+// CHECK-LABEL: func.func @pixel_layers
+// CHECK: linalg.contract {{.*}} ins({{.*}} : tensor<72x16xbf16>, tensor<32x16xbf16>) outs({{.*}} : tensor<72x32xf32>)
+// CHECK: linalg.contract {{.*}} ins({{.*}} : tensor<72x32xbf16>, tensor<16x32xbf16>) outs({{.*}} : tensor<72x16xf32>)
+// CHECK-NOT: linalg.conv
+#image = affine_map<(d0, d1, d2, d3) -> (d0, d1, d2, d3)>
+func.func @pixel_layers(%image: tensor<2x16x6x6xbf16>, %a: tensor<32x16x1x1xbf16> {kitsune.kind = "parameter"}, %b: tensor<16x32x1x1xbf16> {kitsune.kind = "parameter"}) -> tensor<2x16x6x6xf32> {
+  %zero = arith.constant 0.0 : f32
+  %wide = tensor.empty() : tensor<2x32x6x6xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%wide : tensor<2x32x6x6xf32>) -> tensor<2x32x6x6xf32>
+  %hidden = linalg.conv_2d_nchw_fchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>}
+    ins(%image, %a : tensor<2x16x6x6xbf16>, tensor<32x16x1x1xbf16>) outs(%start : tensor<2x32x6x6xf32>) -> tensor<2x32x6x6xf32>
+  %short = tensor.empty() : tensor<2x32x6x6xbf16>
+  %active = linalg.generic {indexing_maps = [#image, #image], iterator_types = ["parallel", "parallel", "parallel", "parallel"]}
+    ins(%hidden : tensor<2x32x6x6xf32>) outs(%short : tensor<2x32x6x6xbf16>) {
+  ^bb0(%in: f32, %out: bf16):
+    %relu = arith.maximumf %in, %zero : f32
+    %less = arith.truncf %relu : f32 to bf16
+    linalg.yield %less : bf16
+  } -> tensor<2x32x6x6xbf16>
+  %narrow = tensor.empty() : tensor<2x16x6x6xf32>
+  %begin = linalg.fill ins(%zero : f32) outs(%narrow : tensor<2x16x6x6xf32>) -> tensor<2x16x6x6xf32>
+  %made = linalg.conv_2d_nchw_fchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>}
+    ins(%active, %b : tensor<2x32x6x6xbf16>, tensor<16x32x1x1xbf16>) outs(%begin : tensor<2x16x6x6xf32>) -> tensor<2x16x6x6xf32>
+  return %made : tensor<2x16x6x6xf32>
+}
+
+// -----
+
+// The same where the hidden layer is a result, too: they stay convolutions.
+// CHECK-LABEL: func.func @shared_pixels
+// CHECK: linalg.conv_2d_nhwc_fhwc
+// CHECK: linalg.conv_2d_nhwc_fhwc
+func.func @shared_pixels(%image: tensor<2x16x6x6xbf16>, %a: tensor<32x16x1x1xbf16>, %b: tensor<16x32x1x1xbf16>) -> (tensor<2x16x6x6xf32>, tensor<2x32x6x6xbf16>) {
+  %zero = arith.constant 0.0 : f32
+  %wide = tensor.empty() : tensor<2x32x6x6xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%wide : tensor<2x32x6x6xf32>) -> tensor<2x32x6x6xf32>
+  %hidden = linalg.conv_2d_nchw_fchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>}
+    ins(%image, %a : tensor<2x16x6x6xbf16>, tensor<32x16x1x1xbf16>) outs(%start : tensor<2x32x6x6xf32>) -> tensor<2x32x6x6xf32>
+  %short = tensor.empty() : tensor<2x32x6x6xbf16>
+  %active = linalg.generic {indexing_maps = [affine_map<(a, b, c, d) -> (a, b, c, d)>, affine_map<(a, b, c, d) -> (a, b, c, d)>], iterator_types = ["parallel", "parallel", "parallel", "parallel"]}
+    ins(%hidden : tensor<2x32x6x6xf32>) outs(%short : tensor<2x32x6x6xbf16>) {
+  ^bb0(%in: f32, %out: bf16):
+    %less = arith.truncf %in : f32 to bf16
+    linalg.yield %less : bf16
+  } -> tensor<2x32x6x6xbf16>
+  %narrow = tensor.empty() : tensor<2x16x6x6xf32>
+  %begin = linalg.fill ins(%zero : f32) outs(%narrow : tensor<2x16x6x6xf32>) -> tensor<2x16x6x6xf32>
+  %made = linalg.conv_2d_nchw_fchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>}
+    ins(%active, %b : tensor<2x32x6x6xbf16>, tensor<16x32x1x1xbf16>) outs(%begin : tensor<2x16x6x6xf32>) -> tensor<2x16x6x6xf32>
+  return %made, %active : tensor<2x16x6x6xf32>, tensor<2x32x6x6xbf16>
+}
