@@ -182,6 +182,14 @@ def _fmod(x: Tensor, y: Any) -> Tensor:
     return torch.fmod(x, torch.full((), y, dtype=torch.result_type(x, y), device=x.device))
 
 
+def _fmod_of_floats(x: Tensor, y: Tensor) -> Tensor:
+    """By the remainder of the sizes, which is exact: torch-mlir's quotient is rounded, in 16 bits where numbers have them."""
+    if not torch.result_type(x, y).is_floating_point:
+        return NotImplemented
+    rest = torch.remainder(x.abs(), y.abs())
+    return torch.where(x < 0, -rest, rest)
+
+
 def _copysign(x: Tensor, y: Any) -> Tensor:
     y = y if isinstance(y, Tensor) else torch.full((), y, dtype=x.dtype, device=x.device)
     # A zero has a sign too: that of its reciprocal.
@@ -266,6 +274,7 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     aten.index.Tensor: _index,
     aten.hypot.default: _hypot,
     aten.fmod.Scalar: _fmod,
+    aten.fmod.Tensor: _fmod_of_floats,
     aten.copysign.Tensor: _copysign,
     aten.copysign.Scalar: _copysign,
     **{op: _of_bytes(op) for op in _BYTES},

@@ -148,3 +148,18 @@ def test_powers_by_tensors_are_ieee_754s(dtype):
         known = ~want.isnan()
         assert torch.equal(torch.signbit(found)[known], torch.signbit(want)[known])
     assert ("lg2.approx" in program.ir("ptx")) == (dtype == torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_remainders_are_exact(dtype: torch.dtype):
+    """Quotients up to 2^40, also those that are integers, and what has none."""
+    torch.manual_seed(0)
+    x = torch.randn(4096) * 2.0 ** torch.randint(-20, 20, (4096,))
+    y = torch.randn(4096) * 2.0 ** torch.randint(-20, 20, (4096,))
+    x[:1024] = (y[:1024] * torch.randint(-500, 500, (1024,))).bfloat16().float()
+    pairs = [(0.0, 1.0), (-0.0, 2.0), (4.0, 2.0), (-4.0, 2.0), (5.0, math.inf), (-5.0, -math.inf), (math.inf, 2.0), (1.0, 0.0)]
+    x[1024:1032], y[1024:1032] = torch.tensor(pairs).unbind(1)
+    x, y = x.to(dtype), y.to(dtype)
+    want = torch.fmod(x.double(), y.double()).to(dtype)
+    (found,) = emulated(compiled(torch.fmod, [x, y]), [x, y], [want])
+    assert torch.equal(torch.nan_to_num(found, 7.0), torch.nan_to_num(want, 7.0))

@@ -14,6 +14,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.emit.approx_math import APPROXIMATIONS, divide_by_shared, exp_of_difference, reciprocal
 from kitsune_mlir.codegen.gpu.emit.convert import pack_pair, packed_source, unpack_pair
 from kitsune_mlir.codegen.gpu.emit.operation import clone
+from kitsune_mlir.codegen.gpu.emit.remainder import remainder
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, constant, element_bits
 from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Index, Linear, add, at, emit, opaque, scale
 from kitsune_mlir.codegen.gpu.engines.simt.graph import Precision
@@ -157,7 +158,7 @@ class ScalarEmitter:
         return found
 
     def _cheaper(self, op: ir.Operation, lanes: Sequence[Lanes]) -> Lanes | None:
-        """An f32 operation by a shorter way than the exact one, if there is one that is good enough."""
+        """An f32 operation by a shorter way than the exact one, if there is one that is good enough; or by an exact one."""
         if carrier(op.results[0].type) != "f32":
             return None
         approximate = self.precision.approximate
@@ -166,6 +167,8 @@ class ScalarEmitter:
                 return divide_by_shared(lanes[0], lanes[1][0], approximate)
             if approximate and _is_one(op.operands[0]):
                 return self._each(reciprocal, lanes[1:])
+        if op.name == "arith.remf":
+            return self._each(remainder, lanes)
         if op in self.precision.lowered:
             return self._each(exp_of_difference, lanes)
         if approximate and op.name in APPROXIMATIONS:
