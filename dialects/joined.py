@@ -34,7 +34,9 @@ def panels_of(joined: ir.Value, inside: Collection[ir.Operation]) -> int:
     Args:
         inside: the operations that are looked at (those of a stage).
     """
-    width = shape_of(joined)[-1] if shape_of(joined) else 1
+    if not shape_of(joined):
+        return 1
+    width = shape_of(joined)[-1]
     seams: set[int] = set()
     seen: set[tuple[ir.Value, int]] = set()
     pending = [(joined, 0)]

@@ -301,3 +301,9 @@ def test_rows_that_meet_by_themselves_have_other_barriers_than_all_that_work(mon
         return found
 
     assert barriers(1024) == {("arith.addi", 2)} and barriers(20000) == {("arith.constant", 1)}
+
+
+@pytest.mark.parametrize("case", [Case(lambda x: x + 1, (("f32", ()),)), Case(lambda x: x.sum() < 4, (rows("f32", 3, 5),))])
+def test_one_number_has_no_panels(case: Case):
+    """A tensor without dimensions has no last one that could be joined."""
+    assert compile_case(case)
