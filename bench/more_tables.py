@@ -19,8 +19,15 @@ MOST, FAR = 1.5, 3.0
 """A prediction is near within the first factor, either way, and far beyond the second."""
 
 
-def prediction_table(entries: Entries) -> list[str]:
-    """Milliseconds that the model of the chip predicted for a case, beside measured ones; the farthest are named."""
+def prediction_table(entries: Entries, predicted: Mapping[str, Any] | None = None) -> list[str]:
+    """Milliseconds that the model of the chip predicts for a case, beside measured ones; the farthest are named.
+
+    Args:
+        predicted: a record of `bench.predictions collect`: what is predicted now. Else what was, when a case was measured.
+    """
+    if predicted is not None:
+        said = predicted["milliseconds"]
+        entries = {name: {**e, "predicted": said[name]} for name, e in entries.items() if said.get(name)}
     pairs = {name: _pair(e) for name, e in entries.items() if e.get("predicted") and "milliseconds" in e}
     if not pairs:
         return ["Not measured: `python -m bench.suite build` leaves a prediction beside each package."]
@@ -29,7 +36,9 @@ def prediction_table(entries: Entries) -> list[str]:
     lines = [
         f"{len(pairs)} models: {near} predicted within a factor of {MOST} ({100 * near / len(pairs):.0f} %), {far} within "
         f"{FAR:g} ({100 * far / len(pairs):.0f} %); geometric mean of measured over predicted "
-        f"{geometric_mean(took / said for said, took in pairs.values()):.2f}. The farthest ones, in microseconds:",
+        f"{geometric_mean(took / said for said, took in pairs.values()):.2f}."
+        + (f" Predicted at commit `{predicted['commit']:.12}`, `{predicted['command']}`." if predicted else "")
+        + " The farthest ones, in microseconds:",
         "",
         "| case | predicted | measured | measured / predicted |",
         "| --- | --- | --- | --- |",

@@ -3,6 +3,7 @@
     python -m bench.predictions build DIR [NAME...]          compile with and without timestamps; needs no GPU
     python -m bench.predictions run DIR [--json FILE]        time them; needs a Hopper GPU and only the runtime
     python -m bench.predictions compare DIR FILE... [-o OUT] predict, print both; OUT gets both and the programs in numbers
+    python -m bench.predictions collect DIR -o OUT           what `bench.suite build DIR` predicted, beside its packages
 
 `run` times replays of CUDA graphs by events (submitted while the device is busy), programs with and without timestamps in
 turns. Each case runs in a process of its own (forked before the GPU is touched, so that it starts at once) and is given up
@@ -23,7 +24,7 @@ import torch
 import kitsune_mlir
 from bench.forked import answer_of
 from bench.models import ZOO, make
-from bench.timing import environment, graphed, note_commit, sample_calls
+from bench.timing import commit_of, environment, graphed, note_commit, sample_calls
 
 SECONDS = 8
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -113,6 +114,17 @@ def compare(folder: Path, measured: list[Path], out: Path | None) -> int:
     return far
 
 
+def collect(folder: Path, out: Path) -> int:
+    """One record of what `bench.suite build` has predicted for each case that it built."""
+    found = {
+        path.name.removesuffix(".predicted.json"): json.loads(path.read_text()) for path in folder.glob("*.predicted.json")
+    }
+    cases = {name: found[name]["milliseconds"] for name in sorted(found)}
+    about = {"machine": "H200", "commit": commit_of(), "command": "python -m bench.suite build DIR"}
+    out.write_text(json.dumps({**about, "milliseconds": cases}, indent=1) + "\n")
+    return not cases
+
+
 def _unset(name: str) -> dict[str, torch.Tensor]:
     """The model's tensors with whatever memory holds: a prediction does not look at them."""
     model, numbers = VARIANTS[name]
@@ -123,7 +135,7 @@ def _unset(name: str) -> dict[str, torch.Tensor]:
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=["build", "run", "compare"])
+    parser.add_argument("mode", choices=["build", "run", "compare", "collect"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--json", type=Path)
@@ -133,6 +145,10 @@ def main() -> int:
         return build(given.folder, given.names)
     if given.mode == "run":
         return run(given.folder, given.json)
+    if given.mode == "collect":
+        if given.output is None:
+            parser.error("collect: where to (-o)?")
+        return collect(given.folder, given.output)
     return compare(given.folder, [Path(name) for name in given.names], given.output)
 
 

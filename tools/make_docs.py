@@ -106,9 +106,11 @@ def rates_page() -> str:
     rows = [(f"`{n}`", _value(r), r.unit, r.meaning, r.source, r.device, r.date) for n, r in rates.rates().items()]
     parts.append(_table(("rate", "value", "unit", "of what", "source", "device", "date"), rows))
     fields = [f.name for f in dataclasses.fields(rates.EngineRates) if f.type == "float"]
-    sources = {f"{engine.source} ({engine.device}, {engine.date})" for engine in rates.ENGINES.values()}
+    every = (*rates.ENGINES.values(), *rates.SIMULATED.values())
+    sources = {f"{engine.source} ({engine.device}, {engine.date})" for engine in every}
     parts += ["## Engines\n", f"{inspect.getdoc(rates.EngineRates)}\n", f"Here {'; '.join(sorted(sources))}.\n"]
-    rows = [(f"`{n}`", *(_value(getattr(e, f)) for f in fields)) for n, e in rates.ENGINES.items()]
+    named = [*rates.ENGINES.items(), *((f"{n}, simulated", e) for n, e in rates.SIMULATED.items())]
+    rows = [(f"`{n}`", *(_value(getattr(e, f)) for f in fields)) for n, e in named]
     parts += [_table(("engine", *fields), rows), DISAGREEMENTS_INTRO]
     rows = [(d.quantity, ", ".join(map(_used, d.used)), d.measured) for d in rates.DISAGREEMENTS]
     return "\n".join([*parts, _table(("quantity", "used", "measured"), rows)])
@@ -116,7 +118,7 @@ def rates_page() -> str:
 
 def _used(name: str) -> str:
     """A rate, or a field of an engine's or of the reference machine, with its value and unit."""
-    known = {**rates.rates(), "ENGINES": rates.ENGINES, "Target": find_machine("h200")}
+    known = {**rates.rates(), "ENGINES": rates.ENGINES, "SIMULATED": rates.SIMULATED, "Target": find_machine("h200")}
     if isinstance(rate := known.get(name), rates.Rate):
         return f"`{name}` {_value(rate)} {rate.unit}"
     owner, _, field = name.partition(".")

@@ -138,8 +138,13 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
         with quiet():
             make_functional(program.graph)
             decompose_kernels(program, decomposition_table())
-            done = decompose_calls(program, decomposition_table())
-            return program if done else program.run_decompositions(decomposition_table())
+            if decompose_calls(program, decomposition_table()):
+                return program
+            # A view of a result whose strides are others once its operator is decomposed (PyTorch 2.11's attention) is a copy.
+            for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+                node.target = torch.ops.aten.reshape.default
+            program.graph_module.recompile()
+            return program.run_decompositions(decomposition_table())
     except Exception as error:
         raise _tracing_error("torch cannot decompose the model", error) from None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-__all__ = ["DISAGREEMENTS", "ENGINES", "Disagreement", "EngineRates", "Rate", "RateTable", "rates"]
+__all__ = ["DISAGREEMENTS", "ENGINES", "SIMULATED", "Disagreement", "EngineRates", "Rate", "RateTable", "rates"]
 
 DEVICE = "NVIDIA H200"
 MMA_FIT = "fitted to the times in test/unit/test_mma_cost.py"
@@ -17,6 +17,9 @@ SIMT_FIT = "fitted to the times in test/unit/test_tiles_simt.py"
 ZOO_FIT = "fitted to tiles of the zoo, bench/results/simulate-h200.json, `python -m bench.predictions run DIR`"
 GENERIC_FIT = "fitted to bench/results/generic-h200.json, `python -m bench.generic run DIR`"
 PARTS_FIT = "fitted to bench/results/reductions-h200.json"
+OPERATORS_FIT = (
+    "fitted to operators recorded by `python -m bench.suite run DIR op_...` (bench/results/bench-nvidia-h200-*.json)"
+)
 MODES = "bench/results/modes-h200.json, `python -m bench.modes run DIR`"
 QUEUES = "bench/results/queues-h200.json, `python -m test.gpu.queue_programs run DIR`"
 CONV_FIT = "fitted with the `conv` engine, no record was kept"
@@ -80,6 +83,8 @@ ROW_LOOKUP = Rate(1.3e-6, "s", "2026-11-22", "fitted with waits for rows, no rec
 LAUNCH_GAP = Rate(0.7e-6, "s", "2026-11-21", MODES,
     "from one kernel's last tile to the next one's tiles, with programmatic dependent launch and launches queued (2 us in "
     "the replay of a single graph)")
+LAUNCH_AHEAD = Rate(0.9e-6, "s", "2026-11-27", OPERATORS_FIT,
+    "of a kernel's start that is over when the one before it has ended, as its blocks are there by then (simulated)")
 RING_SHARES = RateTable({0: 0.0, 2: 0.6, 4: 0.9, 8: 1.0}, "share", "2026-11-21", QUEUES,
     "of `Target.ring_rate` that a ring reaches, by the tiles that it holds for each block of its producer; 0 is no ring but "
     "the whole edge in memory")
@@ -122,6 +127,8 @@ VECTOR_WEIGHTS = RateTable({
     "arith.divsi": 20.0, "arith.divui": 20.0, "arith.remsi": 20.0, "arith.remui": 20.0,
     "arith.extf": 0.25, "arith.truncf": 0.5, "arith.constant": 0.0, "linalg.index": 0.5, "linalg.yield": 0.0,
     }, "instructions", "2026-11-21", ZOO_FIT, "of an element, beside an addition, which is one")
+SIMULATED_WEIGHTS = RateTable({**VECTOR_WEIGHTS, "math.sin": 18.0, "math.cos": 18.0, "math.powf": 90.0}, "instructions",
+    "2026-11-27", OPERATORS_FIT, "the same, as the simulator counts them")
 SLOWER_MATRIX = RateTable({1: 1.0, 2: 1.0, 4: 2.0, 8: 12.0}, "times", "2026-11-22",
     "the vendor's figures, beside the measured rate of bf16",
     "that products are slower than bf16 ones, by the bytes of an operand's element: TF32, f64")
@@ -246,6 +253,7 @@ class EngineRates:
         store_rate: the same from registers to L2.
         level: seconds that each reduction adds to a tile.
         overlaps: share of the stores and of `finish` that the block's next tile hides.
+        gather: seconds that a tile takes longer whose addresses are read from memory first.
         date, source, device: as for `Rate`.
     """
 
@@ -260,6 +268,7 @@ class EngineRates:
     store_rate: float
     level: float = 0.0
     overlaps: float = 0.0
+    gather: float = GATHER
     date: str = "2026-11-21"
     source: str = ZOO_FIT
     device: str = DEVICE
@@ -286,6 +295,15 @@ ENGINES: dict[str, EngineRates] = {
 }  # fmt: skip
 """By the engine's name."""
 
+_OPERATORS = {"date": "2026-11-27", "source": OPERATORS_FIT}
+SIMULATED: dict[str, EngineRates] = {
+    "simt": dataclasses.replace(ENGINES["simt"], turn=0.1e-6, overlaps=0.9, gather=0.3e-6, **_OPERATORS),
+    "scatter": dataclasses.replace(ENGINES["scatter"], turn=0.1e-6, overlaps=0.9, **_OPERATORS),
+    "conv": dataclasses.replace(ENGINES["conv"], tensor=0.65, **_OPERATORS),
+    "chain": dataclasses.replace(ENGINES["chain"], overlaps=0.8, **_OPERATORS),
+}
+"""What the simulator takes in place of `ENGINES`, by which modes are chosen: those choices were measured, and stay."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Disagreement:
@@ -310,6 +328,13 @@ DISAGREEMENTS = (
         "1.6 where TMA does; from one sum to the next 1.8 and 1.9 (hand_off_* of bench/results/rates-h200.json). They are "
         "different parts of one way: `POST`, then `MODE_HAND_OFF`; `STREAMED_HAND_OFF` has its weights already. "
         "`CHAIN_HAND_OFF` and `PARTS_START` also hold a stage's own start and finish.",
+    ),
+    Disagreement(
+        "from a block's one small tile to its next",
+        ("ENGINES['simt'].turn", "SIMULATED['simt'].turn", "ENGINES['scatter'].turn", "SIMULATED['scatter'].turn"),
+        "Stages of many small tiles take 0.2 us for a further tile of a block, of which `ENGINES` says 1 and more (operators "
+        "of bench/results/bench-nvidia-h200-*.json). Modes are chosen by `ENGINES`: with other rates other stages share a "
+        "launch, which has not been measured.",
     ),
     Disagreement(
         "L2 to one multiprocessor, alone",

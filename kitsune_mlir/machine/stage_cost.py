@@ -122,10 +122,14 @@ class Cost:
         return self.turn + self.busy() + (1 - self.overlaps) * (self.store + self.finish)
 
 
-def cost_of(work: Work, target: Target) -> Cost:
-    """The cost of one tile (of one piece, where several blocks share it) of a stage on a GPU."""
+def cost_of(work: Work, target: Target, own: rates.EngineRates | None = None) -> Cost:
+    """The cost of one tile (of one piece, where several blocks share it) of a stage on a GPU.
+
+    Args:
+        own: how the engine works; None is as `rates.ENGINES` says.
+    """
     engine = traits_of(work.engine)
-    own = engine.rates
+    own = own or engine.rates
     clock = target.vector_rate / target.workers / (REFERENCE.vector_rate / REFERENCE.workers)
     tensor_rate = own.tensor * target.matrix_rate / target.workers * (2 / max(2, work.element_bytes))
     if work.element_bytes == 4:
@@ -134,7 +138,7 @@ def cost_of(work: Work, target: Target) -> Cost:
     caches = target.cache_rate / target.part / REFERENCE.cache_rate
     fixed = (work.levels * own.level + work.steps * work.step_seconds) / clock
     if work.gathered_bytes:
-        fixed += rates.GATHER / clock
+        fixed += own.gather / clock
     if work.pieces > 1:  # sums of all pieces are written, and read again: by the last one, or by each a part of its own
         partial = 4.0 * max(1, work.rows) * max(1, work.cols)
         read = 2 if engine.spreads_sums else work.pieces

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch_mlir import ir
@@ -70,8 +70,12 @@ class Counted:
         }
 
 
-def count(ops: Iterable[ir.Operation]) -> Counted:
-    """Count the operations of ops on tensors (those of a stage, or of a task's tile)."""
+def count(ops: Iterable[ir.Operation], weights: Mapping[str, float] = rates.VECTOR_WEIGHTS) -> Counted:
+    """Count the operations of ops on tensors (those of a stage, or of a task's tile).
+
+    Args:
+        weights: of scalar operations beside an addition, by name.
+    """
     found, largest = Counted(), 0.0
     for op in ops:
         if op.name == RECURRENCE:
@@ -93,7 +97,7 @@ def count(ops: Iterable[ir.Operation]) -> Counted:
             counting = counting_of(op)
             if not isinstance(counting, str):  # a term is looked at once, and finds its counter
                 points /= shape_of(op.results[0])[counting.bins]
-            found.vector_ops += points * sum(rates.VECTOR_WEIGHTS.get(inner.name, 1.0) for inner in body_of(op))
+            found.vector_ops += points * sum(weights.get(inner.name, 1.0) for inner in body_of(op))
             found.levels += "reduction" in iterator_kinds(op)
     return found
 

@@ -7,9 +7,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kitsune_mlir.machine.stage_cost import Cost, Work
+from kitsune_mlir.machine import rates
+from kitsune_mlir.machine.stage_cost import Cost, Work, cost_of
+from kitsune_mlir.machine.target import Target
 
-__all__ = ["SimPost", "SimProgram", "SimTask", "SimWait", "Touch"]
+__all__ = ["SimPost", "SimProgram", "SimTask", "SimWait", "Touch", "simulated_cost"]
+
+
+def simulated_cost(work: Work, machine: Target) -> Cost:
+    """The cost of a tile by `rates.SIMULATED`."""
+    return cost_of(work, machine, rates.SIMULATED.get(work.engine))
 
 
 @dataclasses.dataclass(frozen=True)

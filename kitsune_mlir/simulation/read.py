@@ -20,10 +20,11 @@ from kitsune_mlir.dialects.tile_reader import MalformedProgram, ProgramView, num
 from kitsune_mlir.dialects.tile_records import Semaphore, Share
 from kitsune_mlir.dialects.tile_regions import Access, Ring, Task
 from kitsune_mlir.errors import CompileError, UnsupportedError
-from kitsune_mlir.machine.stage_cost import Work, cost_of
+from kitsune_mlir.machine import rates
+from kitsune_mlir.machine.stage_cost import Work
 from kitsune_mlir.machine.stage_work import Counted, count
 from kitsune_mlir.machine.target import Target
-from kitsune_mlir.simulation.program import SimPost, SimProgram, SimTask, SimWait, Touch
+from kitsune_mlir.simulation.program import SimPost, SimProgram, SimTask, SimWait, Touch, simulated_cost
 
 __all__ = ["Choice", "Kernel", "choices_of", "sim_program"]
 
@@ -135,9 +136,11 @@ def _task(
 ) -> SimTask:
     tiles = math.prod(task.extents)
     every = Points.every(task.extents)
-    counted = count(op.operation for op in task.op.regions[0].blocks[0].operations)
+    counted = count((op.operation for op in task.op.regions[0].blocks[0].operations), rates.SIMULATED_WEIGHTS)
     accesses = (*task.fetches, *task.accesses)
     touches = [_touch(task, access, counted, tiles, access.region.buffer.argument in made) for access in accesses]
+    if traits_of(choice.engine).windows and counted.layers == 1:
+        touches = [_within_product(touch, counted, tiles) for touch in touches]
     read = sum(t.asked for t in touches if not t.writes) / tiles
     written = sum(t.asked for t in touches if t.writes) / tiles
     weights = sum(_touch(task, access, counted, tiles, False).asked for access in task.fetches) / tiles
@@ -165,9 +168,9 @@ def _task(
         name=task.name,
         engine=choice.engine,
         tiles=tiles,
-        cost=cost_of(work, machine),
+        cost=simulated_cost(work, machine),
         work=work,
-        whole_cost=cost_of(dataclasses.replace(work, pieces=1), machine) if choice.whole else None,
+        whole_cost=simulated_cost(dataclasses.replace(work, pieces=1), machine) if choice.whole else None,
         pieces=choice.pieces,
         whole=choice.whole,
         waits=[
@@ -209,6 +212,13 @@ def _asked(access: Access, counted: Counted, tiles: int) -> float:
     if access.op.name == "kitsune.atomic_scatter":
         return float(tensor_bytes(access.op.operands[0].type) * tiles)
     return float(math.prod(region.sizes) * region.element * tiles)
+
+
+def _within_product(touch: Touch, counted: Counted, tiles: int) -> Touch:
+    """What a convolution's tile reads of a tensor: no more than its product has operands, where the map reads the whole."""
+    rows, cols, terms = counted.rows, counted.cols, counted.terms
+    most = float(max(rows * terms, cols * terms, rows * cols) * (counted.element_bytes or 2) * tiles)
+    return touch if touch.writes else dataclasses.replace(touch, asked=min(touch.asked, most))
 
 
 def _touch(task: Task, access: Access, counted: Counted, tiles: int, between: bool) -> Touch:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from kitsune_mlir.machine.stage_cost import Work, cost_of
+from kitsune_mlir.machine.stage_cost import Work
 from kitsune_mlir.machine.target import Target
-from kitsune_mlir.simulation.program import SimPost, SimProgram, SimTask, SimWait, Touch
+from kitsune_mlir.simulation.program import SimPost, SimProgram, SimTask, SimWait, Touch, simulated_cost
 
 __all__ = ["program_from", "record_of"]
 
@@ -48,11 +48,11 @@ def program_from(record: dict[str, Any], machine: Target) -> SimProgram:
             Touch(int(memory), int(low), int(high), asked, bool(writes), bool(between), bool(ring))
             for memory, low, high, asked, writes, between, ring in fields.pop("touches")
         ]
-        whole = cost_of(dataclasses.replace(work, pieces=1), machine) if fields["whole"] else None
+        whole = simulated_cost(dataclasses.replace(work, pieces=1), machine) if fields["whole"] else None
         share = tuple(fields.pop("share")) if fields["share"] else None
         fields.pop("share", None)
         given = {"waits": waits, "posts": posts, "touches": touches, "whole_cost": whole, "work": work, "share": share}
-        tasks.append(SimTask(cost=cost_of(work, machine), **given, **fields))
+        tasks.append(SimTask(cost=simulated_cost(work, machine), **given, **fields))
     return SimProgram(record["name"], tasks, record["slots"], record["resident"], record["streaming"])
 
 

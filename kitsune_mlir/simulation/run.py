@@ -80,6 +80,7 @@ class _Run:
         self.block_of = np.full(self.total, -1)
         self.open = np.zeros(self.total, np.int64)  # things that a piece still does
         self.successors: set[int] = set()  # pieces whose block did a piece of the same task just before
+        self.behind: set[int] = set()  # first pieces of blocks whose launch waited for another one
         self.crowd = -(-self.blocks // machine.workers)  # blocks of a multiprocessor share its pipes
         launches = sorted({task.launch for task in self.tasks})
         self.left = {n: sum(t.count for t in self.tasks if t.launch == n) for n in launches}
@@ -185,6 +186,8 @@ class _Run:
         lead = task.cost.turn if piece in self.successors and self.now == self.begin[piece] else task.cost.start
         if task.waits and self.now == self.begin[piece]:
             lead += task.cost.poll
+        if piece in self.behind:
+            lead = max(0.0, lead - rates.LAUNCH_AHEAD)
         self._at(self.now + lead, "_work", piece)
 
     def _work(self, piece: int) -> None:
@@ -228,6 +231,7 @@ class _Run:
         self.left[task.launch] -= 1
         if not self.left[task.launch]:
             for block, held in self.held.pop(min((n for n in self.held), default=-1), []):
+                self.behind.add(held)
                 self._give(block, held, self.now + rates.LAUNCH_GAP)
         if not self.unfinished[place] and task.posts:
             self._at(self.now + task.cost.post, "_posted", piece)

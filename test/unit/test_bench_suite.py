@@ -207,6 +207,8 @@ def test_predictions_and_memory_name_the_farthest():
     lines = prediction_table(entries)
     assert lines[0].startswith("3 models: 2 predicted within a factor of 1.5 (67 %), 2 within 3 (67 %)")
     assert lines[4] == "| slow | 10.0 | 500.0 | 50.00 |" and lines[6].startswith("| short | 10.0 | 10.0 | 1.00")
+    now = {"milliseconds": {"slow": 0.5, "gone": 1.0}, "commit": "c" * 40, "command": "made"}
+    assert prediction_table(entries, now)[0].startswith("1 models: 1 predicted within a factor of 1.5 (100 %)")
     assert prediction_table({"unknown": entries["unknown"]})[0].startswith("Not measured")
     held = {"memory": {"given": 10**6, "kitsune": 3 * 10**6, "compile": 10**6}}
     lines = memory_table({"more": held, "same": {"memory": {**held["memory"], "kitsune": 10**6}}, "no peer": {"memory": {}}})

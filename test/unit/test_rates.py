@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kitsune_mlir.machine import rates
-from kitsune_mlir.machine.rates import DISAGREEMENTS, ENGINES, EngineRates, Rate, RateTable
+from kitsune_mlir.machine.rates import DISAGREEMENTS, ENGINES, SIMULATED, EngineRates, Rate, RateTable
 from test.unit.test_layering import MODULES, PACKAGE
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +76,7 @@ def test_cost_models_have_no_rates_of_their_own():
     assert len(modules) > 40
 
 
-@pytest.mark.parametrize("name, rate", [*rates.rates().items(), *ENGINES.items()])
+@pytest.mark.parametrize("name, rate", [*rates.rates().items(), *ENGINES.items(), *SIMULATED.items()])
 def test_a_rate_says_where_it_comes_from(name: str, rate: Rate | RateTable | EngineRates):
     assert rate.device and rate.source
     assert datetime.date.fromisoformat(rate.date)
@@ -96,6 +96,6 @@ def test_what_disagrees_is_in_the_table():
     for each in DISAGREEMENTS:
         assert len(each.used) > 1
         for name in each.used:
-            engine = re.fullmatch(r"ENGINES\['(\w+)'\]\.(\w+)", name)
+            engine = re.fullmatch(r"(ENGINES|SIMULATED)\['(\w+)'\]\.(\w+)", name)
             known = name in rates.rates() or name.startswith("Target.")
-            assert known or (engine and engine[1] in ENGINES and engine[2] in fields), name
+            assert known or (engine and engine[2] in getattr(rates, engine[1]) and engine[3] in fields), name

@@ -38,6 +38,7 @@ class Traits:
         ends_early: its loops over tiles end where `TaskContext.tiles` says, so that a call may leave out the last of them.
         operand_sums: beside a product it makes the sum of the operand that has the rows (`kitsune.operand_sum`).
         along_rows: it does what goes along rows in an order: scans, sorts.
+        windows: it reads a factor window by window, so that a tile asks for what its product needs, once for each window.
         beside_columns: columns up to which gathers and additions to rows run beside its products; None: always.
     """
 
@@ -61,3 +62,4 @@ class Traits:
     ends_early: bool = False
     operand_sums: bool = False
     along_rows: bool = False
+    windows: bool = False

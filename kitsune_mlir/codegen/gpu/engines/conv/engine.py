@@ -41,7 +41,7 @@ class ConvEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "conv"
-    traits: ClassVar[Traits] = Traits(ENGINES["conv"], loads_ahead=True, spreads_sums=True, f32_products=3)
+    traits: ClassVar[Traits] = Traits(ENGINES["conv"], loads_ahead=True, spreads_sums=True, f32_products=3, windows=True)
 
     def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
         return stage_tiles.offer(self.name, candidate, machine)
