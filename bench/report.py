@@ -31,7 +31,8 @@ from bench.tables import (
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results"
-HOST = "host.json"
+HOST, PREDICTED = "host.json", "predicted-h200.json"
+FATES = ("models", "right", "refused", "failed")
 MODELS = ("breadth", "library", "random")
 BROAD = ("breadth", "library", "operators", "random")  # groups with a picture of one bar a case
 CUTS = {"dlrm_2048": 44, "gcast_512": 57, "mgn_20k_120k": 58, "nerf_256k": 98, "llama8b_prefill_128": 49}
@@ -128,7 +129,12 @@ def report() -> str:
             lines += [f"## {title}", "", *tables.get(group, group_table)(groups[group]), ""]
             lines += [f"![Speed beside the best peer](charts/{group}.svg)", ""] * (group in BROAD)
     models = {n: e for n, e in entries.items() if e["group"] in MODELS}
-    lines += ["## Predicted and measured", "", *prediction_table(models), ""]
+    lines += [
+        "## Predicted and measured",
+        "",
+        *prediction_table(models, load(PREDICTED) if (RESULTS / PREDICTED).exists() else None),
+        "",
+    ]
     lines += ["## Memory", "", *memory_table(models), ""]
     lines += ["## The planner's tiles", "", *tiles(), ""]
     lines += ["## Modes of a pipeline", "", *modes(), ""]
@@ -322,9 +328,14 @@ def correctness() -> list[str]:
     one = full["results"][0]
     often = f"{one['launches']:,} launches one after the other and {one['interleaved']:,} on four streams"
     tools = ", ".join(sorted({r["tool"] for r in checks["results"]}))
+    drawn = load("random-models-host.json")
+    models, fine, refused, failed = (sum(f[k] for f in drawn["families"].values()) for k in FATES)
+    e = drawn["runs"][-1]["environment"]
+    made = f"{e['device']}, PyTorch {e['torch']}, {e['date'][:10]}, last commit `{e['commit']:.12}`; `{drawn['command']}`"
     return [
         f"- Small zoo, f32 and bf16, against float64: {right(small)}. {where(small)}",
         f"- Generated graphs: {right(graphs)}. {where(graphs)}",
+        f"- Random models on the host: {fine:,} of {models:,} right, {refused} refused, {failed} without an answer. {made}",
         f"- {often}, results compared with the first: small zoo, {right(held)}. {where(held)}",
         f"- The same of the zoo at full size (bf16): {right(full)}. {where(full)}",
         f"- compute-sanitizer: {sum(r['errors'] != 0 for r in checks['results'])} of {len(checks['results'])} runs not clean "
