@@ -4,8 +4,8 @@ A task's tensors are never made as such. The engine asks for the elements of wha
 operations that make it, down to loads (`simt.evaluate`), so a chain of any length is one loop over memory. Two schedules ask:
 
 * `simt.maps`: every thread for itself, by vectors, which may go to rows that indices name (`simt.updates`); loads that are
-  read across their rows turn in shared memory (`simt.transpose`), and rows do not matter where each element needs only those
-  at its own place (`simt.linear`);
+  read across their rows turn in shared memory (`simt.transpose`), rows do not matter where each element needs only those at
+  its own place (`simt.linear`), and what is joined is made in panels between the seams (`dialects.joined`);
 * `simt.rows`: the threads that share a row reduce over it together, through shuffles and shared memory. Its tiles may pass
   through shared memory (`simt.staging`), several blocks may share a long reduction (`simt.split_rows`), and the blocks of a
   cluster a row that none of them can keep (`simt.cluster_rows`).
