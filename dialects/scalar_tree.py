@@ -12,6 +12,7 @@ Trees are tuples, nested as deep as what is computed:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,12 @@ __all__ = ["Node", "Tree", "TreeReader", "children", "constant_number", "generic
 
 Tree = tuple[Any, ...]
 
+FEWER = 64
+"""Flags for each integer that they are made of, from which on they are not kept in memory but made where they are needed."""
+_INTEGER = {"linalg.index", "linalg.yield"} | {
+    f"arith.{name}" for name in ("index_cast", "index_castui", "cmpi", "andi", "ori", "xori", "addi", "subi", "extsi", "extui")
+}
+"""Operations that flags may be made with."""
 _REDUCTIONS = {"arith.maximumf": "max", "arith.maxnumf": "max", "arith.addf": "sum"}
 
 
@@ -255,8 +262,26 @@ def _outside(value: ir.Value) -> Tree:
 
 
 def _is_free(op: ir.Operation | None) -> bool:
-    """Whether looking through an operation costs nothing: movement, and tensors made of indices and constants."""
-    return op is not None and (is_reshape(op) or is_movement(op) or _made_of_indices(op))
+    """Whether looking through an operation costs nothing: movement, tensors made of indices and constants, small masks."""
+    return op is not None and (is_reshape(op) or is_movement(op) or _made_of_indices(op) or _is_comparison(op))
+
+
+def _is_comparison(op: ir.Operation) -> bool:
+    """Whether flags are made of other flags, or of indices and integers of which there are far fewer, or one is made of one:
+    `arange(keys) <= length`."""
+    if not is_generic(op) or "reduction" in iterator_kinds(op) or len(op.results) != 1 or any(map(is_tensor, captures(op))):
+        return False
+    if not all(inner.name in _INTEGER or inner.name == "arith.constant" for inner in body_of(op)):
+        return False
+    result = ir.RankedTensorType(op.results[0].type)
+    inputs = [v for v in list(op.operands)[:-1] if is_tensor(v)]
+    if not all(isinstance(ir.RankedTensorType(v.type).element_type, ir.IntegerType) for v in (*inputs, op.results[0])):
+        return False
+    count = math.prod(result.shape)
+    if str(result.element_type) != "i1":
+        return count == 1 and all(math.prod(shape_of(v)) == 1 for v in inputs)
+    flags = [str(ir.RankedTensorType(v.type).element_type) == "i1" for v in inputs]
+    return all(flag or math.prod(shape_of(v)) <= max(1, count // FEWER) for flag, v in zip(flags, inputs, strict=True))
 
 
 def _made_of_indices(op: ir.Operation | None, depth: int = 8) -> bool:

@@ -33,6 +33,7 @@ class Step:
         row: "causal": the factors of the row's index.
         terms: "causal": index values (and their factors) whose sum, with `constant`, is the offset.
         constant: see terms.
+        loads: "causal": integers that are read, the same for all rows and columns, and their factors, which are added too.
     """
 
     kind: str
@@ -41,6 +42,12 @@ class Step:
     row: Flat = ()
     terms: tuple[tuple[ir.Value, int], ...] = ()
     constant: int = 0
+    loads: tuple[tuple[Tree, int], ...] = ()
+
+    @property
+    def as_mask(self) -> Step:
+        """The same, of kind "keep" where it is "causal"."""
+        return self if self.kind != "causal" else Step("keep", self.tree, self.number)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,6 +196,7 @@ def read_gradient(tree: Tree, column: Flat) -> Exponential:
     own = _is_log_of_sum(logarithm, scores, column)
     require(own or logarithm[0] == "load", "what is subtracted is not the logarithm of the sum")
     scale, steps = _scores(scores, column, plain)
+    steps = [step.as_mask if step.loads else step for step in steps]  # gradients know of limits that need not be read
     return Exponential(scale, tuple(steps), None if own else logarithm, factor, mean, dropout)
 
 
@@ -299,7 +307,7 @@ def _predicate(condition: Tree) -> int:
 
 
 def _causal(condition: Tree, number: float, column: Flat) -> Step | None:
-    """`column <= row + offset` as a step, or None."""
+    """`column <= row + offset` as a step, or None. There may be no row: `column <= offset`."""
     if not _is(condition, "arith.cmpi") or number != -math.inf:
         return None
     predicate = _predicate(condition)
@@ -318,7 +326,8 @@ def _causal(condition: Tree, number: float, column: Flat) -> Step | None:
     if indices.pop(column, 0) != 1 or len(indices) > 1 or any(factor != -1 for factor in indices.values()):
         return None
     terms = tuple((key[1], -factor) for key, factor in difference.items() if key[0] == "outside" and factor)
-    return Step("causal", condition, number, next(iter(indices), ()), terms, -constant)
+    loads = tuple((key, -factor) for key, factor in difference.items() if key[0] == "load" and factor)
+    return Step("causal", condition, number, next(iter(indices), ()), terms, -constant, loads)
 
 
 def _linear(tree: Tree) -> dict | None:
@@ -331,7 +340,7 @@ def _linear(tree: Tree) -> dict | None:
             found[id(node)] = {None: int(node[1])}
         elif node[0] == "index":
             found[id(node)] = {("index", node[1]): 1} if node[1] else {}
-        elif node[0] == "outside":
+        elif node[0] == "outside" or (node[0] == "load" and not any(node[2])):
             found[id(node)] = {node: 1}
         elif not below or len(known) < len(below):
             found[id(node)] = None

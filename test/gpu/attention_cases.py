@@ -5,7 +5,19 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-__all__ = ["CASES", "SMALL", "TIMED", "TRAINED", "TRAINED_TIMED", "Case", "inputs_of", "model_of", "reference", "thirds"]
+__all__ = [
+    "CASES",
+    "SMALL",
+    "TIMED",
+    "TRAINED",
+    "TRAINED_TIMED",
+    "Case",
+    "inputs_of",
+    "keys_of",
+    "model_of",
+    "reference",
+    "thirds",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +28,8 @@ class Case:
         batch, heads, kv_heads, rows, keys, width: extents; `head` those of v's elements (default: width).
         causal: row i attends to keys 0 ... i.
         mask: "" or what is masked: "float" [rows, keys] added, "heads" [batch, heads, rows, keys] added, "padding"
-            [batch, 1, 1, keys] bool, "rows" [batch, 1, rows, keys] bool with rows without any key.
+            [batch, 1, 1, keys] bool, "rows" [batch, 1, rows, keys] bool with rows without any key, "length" an i64 that says
+            which key is the last one of row 0; each row has one more.
         layout: "bhsd" as torch wants it; "bshd": heads inside rows, transposed in the model; "fused": q, k and v are thirds
             of one tensor.
         cached: keys and values are concatenations of `cached` old ones and `keys - cached` new ones, which come in "bshd".
@@ -66,6 +79,7 @@ class Case:
             "heads": (self.batch, self.heads, self.rows, self.keys),
             "padding": (self.batch, 1, 1, self.keys),
             "rows": (self.batch, 1, self.rows, self.keys),
+            "length": (),
         }
         return found | ({"mask": masks[self.mask]} if self.mask else {})
 
@@ -121,6 +135,12 @@ SMALL: dict[str, Case] = {
     "decode_made_many": Case(40, 16, 8, 1, 300, 64, cached=297, made=True),
     "decode_made_7": Case(3, 4, 2, 7, 16, 128, cached=9, made=True),
     "decode_made_256": Case(20, 16, 8, 1, 1001, 256, cached=1000, made=True),
+    "decode_length": Case(2, 8, 2, 1, 1000, 128, mask="length"),
+    "decode_length_256": Case(1, 4, 2, 1, 300, 256, mask="length"),
+    "decode_length_3": Case(2, 8, 2, 3, 500, 64, mask="length"),
+    "decode_length_many": Case(40, 16, 8, 1, 300, 64, mask="length"),
+    "prefill_length": Case(1, 4, 2, 130, 700, 64, mask="length"),
+    "length_many": Case(12, 12, 12, 130, 530, 128, mask="length"),
     "causal_made": Case(2, 4, 4, 300, 300, 128, causal=True, layout="fused", made=True),
 }
 
@@ -135,6 +155,8 @@ TIMED: dict[str, Case] = {
     "decode_16_8192": Case(16, 32, 8, 1, 8192, 128),
     "decode_1_1024": Case(1, 32, 8, 1, 1024, 128),
     "decode_1_8192": Case(1, 32, 8, 1, 8192, 128),
+    "decode_16_8192_length": Case(16, 32, 8, 1, 8192, 128, mask="length"),
+    "decode_1_8192_length": Case(1, 32, 8, 1, 8192, 128, mask="length"),
 }
 
 CASES = {**SMALL, **TIMED}
@@ -174,6 +196,7 @@ TRAINED: dict[str, Case] = {
     "many": Case(5, 16, 4, 400, 400, 128, causal=True),
     "row_mask": Case(2, 4, 4, 130, 130, 64, mask="rows"),
     "padding_mask": Case(3, 4, 4, 128, 200, 64, mask="padding"),
+    "length": Case(1, 4, 2, 130, 200, 64, mask="length"),
     "float_mask": Case(2, 4, 4, 256, 256, 128, mask="float"),
     "head_mask_grouped": Case(2, 4, 2, 200, 264, 64, mask="heads"),
 }
@@ -200,6 +223,8 @@ def model_of(case: Case) -> Any:
     class Model(torch.nn.Module):
         def forward(self, q, *rest):
             mask = rest[-1] if case.mask else None
+            if case.mask == "length":
+                mask = keys_of(case, mask)
             if case.made:
                 q, rest = q.relu(), (*rest[:-2], *(tensor.relu() for tensor in rest[-2:]))
             if case.layout == "fused":
@@ -219,6 +244,14 @@ def model_of(case: Case) -> Any:
             )
 
     return Model()
+
+
+def keys_of(case: Case, length: Any) -> Any:
+    """Which keys each row has, [rows, keys] bool."""
+    import torch
+
+    keys, rows = (torch.arange(n, device=length.device) for n in (case.keys, case.rows))
+    return keys <= (length + rows)[:, None]
 
 
 def thirds(case: Case, fused: Any) -> list[Any]:
@@ -243,6 +276,8 @@ def inputs_of(case: Case, device: str) -> dict[str, Any]:
             found[name] = mask
         elif name == "seed":
             found[name] = torch.randint(0, 1 << 62, shape, device=device)
+        elif (name, case.mask) == ("mask", "length"):
+            found[name] = torch.tensor(case.keys // 3, device=device)
         else:
             found[name] = torch.randn(shape, device=device).to(dtype)
     return found
@@ -269,7 +304,9 @@ def reference(case: Case, given: dict[str, Any]) -> Any:
     if case.causal:
         keep = torch.ones(case.rows, case.keys, dtype=torch.bool, device=q.device).tril()
         scores = scores.masked_fill(~keep, float("-inf"))
-    if case.mask in ("padding", "rows"):
+    if case.mask == "length":
+        scores = scores.masked_fill(~keys_of(case, given["mask"]), float("-inf"))
+    elif case.mask in ("padding", "rows"):
         scores = scores.masked_fill(~given["mask"], float("-inf"))
     elif case.mask:
         scores = scores + given["mask"].double()

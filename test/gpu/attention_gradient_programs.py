@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from test.gpu.attention_cases import TRAINED, TRAINED_TIMED, Case, inputs_of, reference
+from test.gpu.attention_cases import TRAINED, TRAINED_TIMED, Case, inputs_of, keys_of, reference
 from test.gpu.exact_programs import Programs
 
 
@@ -29,6 +29,8 @@ def model_of(case: Case) -> Any:
             dropout = Dropout(masks.pop(0), case.dropout) if case.dropout else None
             if case.layout == "bshd":
                 q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+            if case.mask == "length":
+                masks = [keys_of(case, *masks)]
             how = (masks[0] if masks else None, case.causal, case.width**-0.5 if case.scale is None else case.scale)
             out, statistics = attention_with_statistics(q, k, v, *how, dropout)
             found = attention_gradients(q, k, v, *how, out, statistics, gradient, dropout=dropout)

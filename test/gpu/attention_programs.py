@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from test.gpu.attention_cases import CASES, TIMED, Case, inputs_of, model_of, reference, thirds
+from test.gpu.attention_cases import CASES, TIMED, Case, inputs_of, keys_of, model_of, reference, thirds
 from test.gpu.exact_programs import Programs
 
 
@@ -26,7 +26,11 @@ def peers_of(case: Case, given: dict[str, Any]) -> dict[str, Any]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     q, k, v = thirds(case, given["qkv"]) if "qkv" in given else (given[name] for name in "qkv")
-    more = {"attn_mask": given.get("mask"), "is_causal": case.causal, "enable_gqa": case.heads != case.kv_heads}
+    more = {
+        "attn_mask": keys_of(case, given["mask"]) if case.mask == "length" else given.get("mask"),
+        "is_causal": case.causal,
+        "enable_gqa": case.heads != case.kv_heads,
+    }
     found: dict[str, Any] = {"torch": lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, **more)}
     for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION):
 

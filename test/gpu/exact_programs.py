@@ -133,6 +133,8 @@ class Programs:
                 for tensor in given.values():
                     if tensor.is_floating_point():
                         tensor.normal_()
+                    elif not tensor.shape:  # a number, such as how many keys there are
+                        tensor.copy_(2 * tensor + 1)
             for out in outs:
                 out.fill_(float("nan"))
             torch.cuda.synchronize()

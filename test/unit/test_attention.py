@@ -132,6 +132,49 @@ def test_masks_and_scales() -> None:
     assert own.scale == 0.125 and not own.guarded and len(own.steps) == 1
 
 
+def test_a_length_that_is_read_ends_the_keys() -> None:
+    """It is a mask whose limit is added to: one number for all rows, and no mask is kept in memory."""
+
+    def cached(q, k, v, length, padding):
+        keys = torch.arange(96) <= length + torch.arange(3)[:, None]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=keys & padding)
+
+    sizes = narrow(2, 4, 3, 64), narrow(2, 4, 96, 64), narrow(2, 4, 96, 64)
+    (attention,) = found(cached, *sizes, torch.tensor(5), torch.ones(2, 1, 1, 96, dtype=torch.bool))
+    kinds = {step.kind: step for step in attention.steps}
+    assert kinds.keys() == {"causal", "keep"}
+    ((node, factor),) = kinds["causal"].loads
+    assert node[0] == "load" and factor == 1 and len(kinds["causal"].row) == 1 and not kinds["keep"].loads
+
+
+def test_lengths_of_rows_are_masks() -> None:
+    """Rows whose lengths are read one by one have no common end."""
+
+    def cached(q, k, v, places):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=torch.arange(96) <= places[:, None])
+
+    sizes = narrow(2, 4, 3, 64), narrow(2, 4, 96, 64), narrow(2, 4, 96, 64)
+    (attention,) = found(cached, *sizes, torch.arange(3))
+    assert [step.kind for step in attention.steps] == ["keep"]
+    (attention,) = found(cached, narrow(2, 4, 1, 64), *sizes[1:], torch.arange(1))
+    assert [(step.kind, len(step.loads)) for step in attention.steps] == [("causal", 1)]
+
+
+def test_a_length_that_a_stage_makes_is_a_mask() -> None:
+    """How many keys there are is asked before the tile waits: only what the program is given is there then."""
+
+    def cached(q, k, v, x):
+        length = (x * 3).sum().to(torch.int64)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=(torch.arange(96) <= length)[None])
+
+    module = imported(cached, narrow(2, 4, 1, 64), narrow(2, 4, 96, 64), narrow(2, 4, 96, 64), torch.randn(500))
+    ALIVE.append(module)
+    with module.context, ir.Location.unknown():
+        function = next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes)
+        plan = AttentionEngine().plan(ProgramView(function).tasks[-1], KernelOptions())
+        assert [step.kind for step in plan.private.pattern.attention.steps] == ["keep"]
+
+
 def test_a_cache_is_read_in_parts() -> None:
     def decode(q, old_k, old_v, k, v):
         k, v = torch.cat([old_k, k.transpose(1, 2)], 2), torch.cat([old_v, v.transpose(1, 2)], 2)
@@ -190,7 +233,7 @@ def test_the_host_keeps_two_products() -> None:
     [
         *("causal", "grouped_bshd", "keys_7", "keys_129_causal", "rows_1", "cross", "causal_tall", "head_mask_grouped"),
         *("padding_mask", "row_mask", "decode_cached_3", "prefill_cached", "width_40_head_24", "fused"),
-        *("decode_made_7",),
+        *("decode_made_7", "decode_length", "decode_length_3", "prefill_length"),
     ],
 )
 def test_the_plan_for_the_gpu_is_right_on_the_host(name: str) -> None:

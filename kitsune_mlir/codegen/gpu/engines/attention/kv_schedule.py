@@ -10,6 +10,8 @@ from torch_mlir import ir
 from torch_mlir.dialects import llvm
 
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, cast, i32, i64, maximum, minimum, wrap
+from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
+from kitsune_mlir.codegen.gpu.engines.attention.match import Masked
 from kitsune_mlir.codegen.gpu.engines.attention.plan import AttentionPlan
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.dialects.attention import Step
@@ -19,6 +21,8 @@ from kitsune_mlir.machine import rates
 
 __all__ = ["KvSchedule", "block_count", "causal_limit", "costs_of", "last_row", "part_of", "tile_costs", "tile_order"]
 
+FAR = 1 << 24
+"""Lengths that are read are taken to be no more, so that sums of some are small."""
 MOST_TILES = 16384
 """A longer table of tiles would not fit constant memory; so many tiles are even enough without one."""
 
@@ -87,7 +91,7 @@ def tile_order(costs: Sequence[float], blocks: int) -> list[int]:
 
 def tile_costs(plan: AttentionPlan, task: TaskView) -> list[float] | None:
     """Blocks of keys of each tile in the order of their numbers, with `rates.ATTENTION_OVERHEAD`; None if all have the same."""
-    steps = [step for step in plan.pattern.attention.steps if step.kind == "causal"]
+    steps = [step for step in plan.pattern.attention.steps if step.kind == "causal" and not step.loads]
     if not steps or len(plan.pattern.parts) > 1:
         return None
 
@@ -134,11 +138,20 @@ def last_row(step: Step) -> int:
     return last
 
 
-def causal_limit(step: Step, row: Value | int, tile: TileContext) -> Value:
-    """The last key that row `row` (its index along the step's row) attends to; may be negative."""
+def causal_limit(step: Step, row: Value | int, tile: TileContext, loads: Mapping[tuple, Masked] | None = None) -> Value:
+    """The last key that row `row` (its index along the step's row) attends to; may be negative.
+
+    Args:
+        loads: the pattern's, of steps that read integers.
+    """
     limit = i32(row) + step.constant if isinstance(row, Value) else i32(row + step.constant)
     for value, factor in step.terms:
         limit = limit + tile.index(value) * factor
+    for node, factor in step.loads:
+        assert loads is not None
+        window = loads[node].window
+        number = cast(load_elements(window.start(tile), window.dtype, 1, constant=window.constant)[0], "i64", signed=True)
+        limit = limit + cast(minimum(maximum(number, -FAR), FAR), "i32") * factor
     return limit
 
 
@@ -149,7 +162,8 @@ def block_count(plan: AttentionPlan, tile: TileContext) -> Value:
         return blocks
     for step in plan.pattern.attention.steps:
         if step.kind == "causal":
-            blocks = minimum(blocks, maximum(causal_limit(step, last_row(step), tile), 0) // plan.block + 1)
+            limit = causal_limit(step, last_row(step), tile, plan.pattern.loads)
+            blocks = minimum(blocks, maximum(limit, 0) // plan.block + 1)
     return blocks
 
 

@@ -130,6 +130,12 @@ def match(task: TaskView) -> Pattern:
         if len(sizes) != 1:
             raise MatchFailure("keys and values are concatenated differently")
         parts.append(Part(window_of(task, key, sides), window_of(task, value, sides), sizes.pop()))
+    loads = masks_of(task, [step.tree for step in attention.steps], attention.dropout, sides)
+    # How many keys there are is asked before the tile's waits, after which only there is what an earlier stage makes.
+    steps = [
+        step.as_mask if any(not loads[node].window.constant for node, _ in step.loads) else step for step in attention.steps
+    ]
+    attention = dataclasses.replace(attention, steps=tuple(steps))
     return Pattern(
         attention,
         tuple(factor.size for factor in attention.outer),
@@ -137,7 +143,7 @@ def match(task: TaskView) -> Pattern:
         record_window(stores[attention.result.value], attention.result, sides),
         tuple(parts),
         sides,
-        masks_of(task, [step.tree for step in attention.steps], attention.dropout, sides),
+        loads,
         None if logarithm is None else record_window(stores[logarithm.value], logarithm, sides),
     )
 

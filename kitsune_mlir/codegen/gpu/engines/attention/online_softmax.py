@@ -94,7 +94,7 @@ class Scores:
         limits: list[Value] | None = None
         for step in self.steps:
             if step.kind == "causal":
-                mine = [causal_limit(step, self._along(step, half), self.tile) for half in range(2)]
+                mine = [self._limit(step, half) for half in range(2)]
                 limits = mine if limits is None else [minimum(a, b) for a, b in zip(limits, mine, strict=True)]
         return limits
 
@@ -112,7 +112,8 @@ class Scores:
         whole = i32(self.columns // self.plan.block)
         for step in self.steps:
             if step.kind == "causal":
-                whole = minimum(whole, maximum(causal_limit(step, i32(first_row), self.tile) + 1, 0) // self.plan.block)
+                limit = causal_limit(step, i32(first_row if step.row else 0), self.tile, self.plan.pattern.loads)
+                whole = minimum(whole, maximum(limit + 1, 0) // self.plan.block)
         return whole
 
     # --- masks and biases --------------------------------------------------------------------------------------------
@@ -160,7 +161,7 @@ class Scores:
         return select(inside, value, f32(-math.inf))
 
     def _limit(self, step: Step, half: int) -> Value:
-        return causal_limit(step, self._along(step, half), self.tile)
+        return causal_limit(step, self._along(step, half), self.tile, self.plan.pattern.loads)
 
     def kept(self, weights: list[Value], block: Value) -> list[Value]:
         """A block's weights with those that dropout drops as 0; the others are not larger yet."""

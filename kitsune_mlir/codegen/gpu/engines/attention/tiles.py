@@ -112,5 +112,5 @@ def _rows(weighted: ir.Operation, rows: int, groups: int, target: Target) -> int
     keys, *heads = (math.prod(factor.size for factor in flat) for flat in (attention.column, attention.width, attention.head))
     if max(heads) > WIDEST_HEAD:
         return max(rates.ATTENTION_TILES)
-    masks = [step.constant for step in attention.steps if step.kind == "causal" and not step.terms]
+    masks = [step.constant for step in attention.steps if step.kind == "causal" and not step.terms and not step.loads]
     return best_rows(rows, groups, keys, min(masks, default=None), target.workers)
