@@ -127,11 +127,12 @@ def measure(name: str, device: str, count: int, timed: int, kept: bool = False, 
     fast = torch.compile(
         apart(model), backend=lambda gm, given: compiled_graph(gm, given, *asked, keep=graphs.append), dynamic=True
     )
-    sizes, error, eager_error = drawn(count, most), 0.0, 0.0
+    sizes, error, eager_error, compiles = drawn(count, most), 0.0, 0.0, 0
     for rows in sizes:
-        args = [arg.to(device) for arg in inputs(rows)]
+        args, before = [arg.to(device) for arg in inputs(rows)], len(graphs)
         want = wide(*[arg.double() if arg.is_floating_point() else arg for arg in args])
         error = max(error, float((fast(*args) - want).abs().max()))
+        compiles += len(graphs) > before
         eager_error = max(eager_error, float((model(*args) - want).abs().max()))
     times: dict[int, dict[str, float]] = {}
     replays: dict[int, dict[str, float]] = {}
@@ -155,6 +156,7 @@ def measure(name: str, device: str, count: int, timed: int, kept: bool = False, 
         "case": name,
         "programs": [f"{graph.sizes}: {len(graph.programs)}" for graph in graphs],
         "calls": len(sizes),
+        "calls_that_compiled": compiles,
         "error": error,
         "eager_error": eager_error,
         "microseconds": times,
@@ -179,7 +181,7 @@ def apart(model: nn.Module) -> Callable[..., Any]:
 
 
 def main() -> int:
-    """Command line; the exit status is 1 where a result is wrong or more than three programs were compiled."""
+    """Command line; the exit status is 1 where a result is wrong or more than three calls had something compiled."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
@@ -200,7 +202,7 @@ def main() -> int:
         if not given.prepare:
             record.add(answer)
         print(json.dumps(answer, ensure_ascii=False), flush=True)
-        good &= answer["error"] <= 2 * answer["eager_error"] + 1e-6 and len(answer["programs"]) <= 3
+        good &= answer["error"] <= 2 * answer["eager_error"] + 1e-6 and answer["calls_that_compiled"] <= 3
     return 0 if good else 1
 
 

@@ -21,6 +21,12 @@ LARGEST = 1 << 20
 """Sizes that cost nothing are not made larger than this."""
 LITTLE = 1.25
 """By how much a program for larger sizes may be slower, and be compiled in their place."""
+MANY_ROWS = 512
+"""Rows of a product from which on time grows with them on a GPU."""
+SHARES = (0.7, 0.5, 0.35, 0.25)
+"""Of the rows of such a program those of its variants: tiles of many rows take as long for one."""
+FEWEST_ROWS = (128, 32, 16, 8)
+"""Rows of the variants of other programs: f32 products of 128 rows take 2.5 times as long as those of 3."""
 MOST_BYTES = 1 << 24
 """Of inputs and results together, up to which sizes grow where programs leave out what is behind valid rows: results are
 allocated as long as they may be, and memory of more than 32 MiB is given back to the system after each call on the host."""
@@ -38,6 +44,7 @@ class Buckets:
         idle: how long it takes to leave out all of such sizes, where a program does that; else it computes them.
         given: bytes of inputs and results of such sizes.
         least: rows of a product that the smallest program is for, at least.
+        varied: whether programs have variants for fewer rows.
     """
 
     def __init__(
@@ -50,10 +57,24 @@ class Buckets:
         idle: Callable[[Mapping[str, int]], float] | None = None,
         given: Callable[[Mapping[str, int]], int] = lambda sizes: 0,
         least: int = 0,
+        varied: bool = False,
     ):
         self._weights, self._bounds, self._growth, self._sizes = weights, bounds, growth, sorted(sizes)
         self._cost, self._idle, self._given, self._least = cost, idle, given, least
+        self.varied = varied and not sizes
         self.known: list[dict[str, int]] = []
+
+    def variants(self, sizes: Mapping[str, int]) -> list[dict[str, int]]:
+        """Smaller sizes, falling, that are compiled with a program for these."""
+        rows = self._rows(sizes)
+        shares = SHARES if rows > MANY_ROWS else [fewer / rows for fewer in FEWEST_ROWS if fewer < rows]
+        each = [{name: max(2, math.ceil(size * share)) for name, size in sizes.items()} for share in shares]
+        distinct = {tuple(fewer.values()): fewer for fewer in each if self.varied and fewer != dict(sizes)}
+        return list(distinct.values())
+
+    def _rows(self, sizes: Mapping[str, int]) -> int:
+        """Rows of a product, at most."""
+        return max(size * self._weights.get(name, 1) for name, size in sizes.items())
 
     def find(self, values: Mapping[str, int]) -> dict[str, int]:
         """Sizes that hold these values: those of a program that there is, or of one to be compiled."""
@@ -101,6 +122,8 @@ class Buckets:
             while True:
                 larger = {**found, **{name: self._next(name, found[name]) for name in names}}
                 if larger == found or self._price(larger, wanted) > most:
+                    break
+                if self.varied and self._rows(larger) > MANY_ROWS >= self._rows(wanted):  # those have variants for few rows
                     break
                 if self._idle is not None and self._given(larger) > MOST_BYTES:
                     break

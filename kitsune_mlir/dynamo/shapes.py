@@ -25,6 +25,8 @@ __all__ = ["Specialized", "is_symbolic"]
 
 MOST_PROGRAMS = 8
 """Programs that are compiled of one graph; for sizes that none of them serves it runs in PyTorch then."""
+MOST_VARIED = 128
+"""Operators of a graph up to which its programs have variants: each takes as long to compile."""
 MOST_SIZES = 4096
 """Sets of sizes of which it is held which program serves them."""
 
@@ -65,6 +67,7 @@ class Specialized:
         self._places = self.known.places
         self._fits: dict[tuple[int, ...], PaddedCall] = {}
         self._groups: dict[Any, Buckets] = {}
+        self._variants = 0
         self._first: tuple[int, ...] | None = None
         self._changing: set[str] = set()
         self._lock = tracing_lock
@@ -131,7 +134,7 @@ class Specialized:
 
     def _is_full(self) -> bool:
         """Whether no other program is to be compiled."""
-        programs = len(self.known.exact) + len(self.known.larger)
+        programs = len(self.known.exact) + len(self.known.larger) - self._variants
         if programs + 1 == MOST_PROGRAMS and not self._options.require_full:
             logger.warning("%d programs are compiled of a graph; sizes that they do not serve run in PyTorch", MOST_PROGRAMS)
         return self._compile is None or programs >= MOST_PROGRAMS
@@ -161,14 +164,18 @@ class Specialized:
         key = tuple(sizes.values())
         run = self.known.larger.get(key)
         if (run is None or not run.serves(values)) and not self._is_full():
-            try:
-                run = Padded(self._halves, self._rows, sizes, names, args)
-            except Exception as error:  # what cannot be traced with numbers that are tensors: each size for itself then
-                self.known.names, self._why = (), f"{type(error).__name__}: {error}"
-                return None
-            self.known.larger[key] = run
-            run.compile(lambda graph: compile(graph, self._words(sizes, names), False))
-        return run
+            smaller = [{**sizes, **fewer} for fewer in group.variants({name: sizes[name] for name in names})]
+            for number, own in enumerate([sizes, *smaller]):
+                try:
+                    one = Padded(self._halves, self._rows, own, names, args)
+                except Exception as error:  # what cannot be traced with numbers that are tensors: each size for itself then
+                    self.known.names, self._why = (), f"{type(error).__name__}: {error}"
+                    return None
+                self.known.larger[tuple(own.values())] = one
+                one.compile(lambda graph, own=own: compile(graph, self._words(own, names), False))
+                self._variants += number > 0
+            run = self.known.larger[key]
+        return self.known.serving(tuple(values.values())) or run if group.varied else run
 
     def _names_that_change(self, values: Mapping[str, int]) -> tuple[str, ...]:
         """The symbols that may have larger values than a call's, and have had several, as far as is known."""
@@ -192,6 +199,7 @@ class Specialized:
             None if idle is None else lambda sizes: idle({**values, **sizes}),
             lambda sizes: given({**values, **sizes}),
             GPU_ROWS if on_gpu else 0,
+            on_gpu and sum(node.op == "call_function" for node in self._gm.graph.nodes) <= MOST_VARIED,
         )
 
     def _is_rows(self, name: str) -> bool:

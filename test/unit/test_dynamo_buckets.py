@@ -43,3 +43,18 @@ def test_buckets_that_cost_nothing():
     assert {decoding.find({"past": n})["past"] for n in range(2, 3001, 37)} == {3000}
     nothing = Buckets({}, {}, 8.0, cost=lambda sizes: 1)
     assert nothing.find({"past": 5})["past"] >= 4096
+
+
+def test_variants_for_fewer_rows():
+    """Of many rows for shares of them, of few for numbers of rows that take other tiles; none where a user says the sizes."""
+    varied = Buckets({"samples": 16}, {}, 8.0, varied=True)
+    assert [sizes["samples"] for sizes in varied.variants({"samples": 256})] == [180, 128, 90, 64]
+    assert [sizes["samples"] for sizes in varied.variants({"samples": 32})] == [8, 2]
+    assert varied.variants({"samples": 2}) == []
+    graph = Buckets({}, {}, 8.0, varied=True)
+    assert graph.variants({"nodes": 4096, "edges": 30001})[1::2] == [
+        {"nodes": 2048, "edges": 15001},
+        {"nodes": 1024, "edges": 7501},
+    ]
+    assert graph.variants({"nodes": 64, "edges": 128}) == [{"nodes": n // 2, "edges": n} for n in (32, 16, 8)]
+    assert Buckets({}, {}, 8.0).variants({"n": 512}) == Buckets({}, {}, 8.0, [512], varied=True).variants({"n": 512}) == []
