@@ -31,6 +31,7 @@ CELLS = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 INTO, UPDATES, ORDERED, GROUPS, INDEXED = "into", "updates", "ordered", "groups", "indexed"
 MUTATES, OVERWRITES, PROGRAM_OVERWRITES, ALONE = "kitsune.mutates", "overwrites", "kitsune.overwrites", "alone"
 VALID_ROWS, LIVE, COUNTED = "kitsune.valid_rows", "kitsune.live_tiles", "kitsune.counted_rows"
+ENDS = "kitsune.tile_ends"
 HALO, IN_PLACE, NO_FUSION = "kitsune.halo", "kitsune.in_place", "kitsune.no_fusion"
 ATTENTION, PAIRS, PARTIAL, COMBINE = "kitsune.attention", "kitsune.pairs", "kitsune.partial", "kitsune.combine"
 NAME, KIND, PADDED = "kitsune.name", "kitsune.kind", "kitsune.padded_shape"
@@ -180,6 +181,9 @@ ATTRIBUTES = (
     AttributeSpec(COUNTED, ("tm_tensor.scatter", "kitsune.atomic_scatter"), "array<i64: ...>", "the importer, " + MATERIALIZE,
         CODE, "The argument, an i64, that says how many rows are put somewhere, and how many there are: the others change "
         "nothing, so they need not be read.", 0),
+    AttributeSpec(ENDS, (TASK,), "array<i64: ...>", CODE, CODE,
+        "Of a task of one of several launches, how many places of its grid's first dimension, the first ones, a call needs: "
+        "for each count that decides its argument, units, places, group and extra (`kernel/live.py`).", 0),
     AttributeSpec(LIVE, WORKER, "array<i64: ...>", CODE, "the runtime",
         "For each task of which a call may leave out tiles: the word of the control block that says how many, the length of "
         "the grid along the dimension from whose end they are left out, how many counts decide, and for each count its "

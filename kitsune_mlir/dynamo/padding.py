@@ -22,6 +22,8 @@ from kitsune_mlir.sized.padded_input import PaddedInput
 __all__ = ["Padded", "Split", "input_sizes", "split"]
 
 aten = torch.ops.aten
+MOST_MOVED = 16
+"""Operators that make places of rows, up to which they are moved in front of others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +162,7 @@ def _traced(
 
     static = traced(run, [*larger, *counts], sized_table())
     static.graph.eliminate_dead_code()
+    _places_first(static.graph)
     places = list(static.graph.find_nodes(op="placeholder"))
     unused = [n for n, node in enumerate(places) if not node.users and (n in number or n >= len(larger))]
     for n in unused:
@@ -168,6 +171,21 @@ def _traced(
     left = [n for n in range(len(places)) if n not in unused]
     static.meta["taken"] = taken = [n for n in left if n < len(larger)]  # for who knows inputs by number
     return static, taken, [padded[n - len(larger)] for n in left if n >= len(larger)]
+
+
+def _places_first(graph: fx.Graph) -> None:
+    """Move what makes the places of counted rows in front of everything else, where it waits for nothing."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.kitsune.scatter_counted_rows.default):
+        needed, waiting = set[fx.Node](), [node.args[1]]
+        while waiting:
+            one = waiting.pop()
+            if one.op != "placeholder" and one not in needed and len(needed) < MOST_MOVED:
+                needed.add(one)
+                waiting += one.all_input_nodes
+        if len(needed) < MOST_MOVED:
+            first = next(one for one in graph.nodes if one.op != "placeholder" and one not in needed)
+            for one in [one for one in graph.nodes if one in needed]:
+                first.prepend(one)
 
 
 def _rows_of(value: Tensor, axes: Sequence[Axis], told: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Tensor:

@@ -175,7 +175,7 @@ def set_mode(pipeline: ir.Operation, wanted: str, target: Target, measured: Mapp
             if isinstance(allocation, Allocation):
                 seconds["spatial"] = allocation.seconds
         if wanted == "auto":
-            mode = "temporal" if _counts_rows(pipeline) else choose(seconds)
+            mode = choose({how: time for how, time in seconds.items() if how != "spatial" or not _counts_rows(pipeline)})
         _explain(pipeline, mode, model, seconds, allocation, launches, budget)
         if mode == "spatial" and isinstance(allocation, Allocation):
             _write_rings(pipeline, model.flows, allocation)
@@ -195,7 +195,7 @@ def may_be_spatial(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budge
 
 
 def _counts_rows(pipeline: ir.Operation) -> bool:
-    """Whether calls may want fewer rows than there are: only one launch of all blocks leaves the others out."""
+    """Whether calls may want fewer rows than there are: stages that own shares of the machine do not leave the others out."""
     function = pipeline.parent.operation
     said = function.attributes["res_attrs"] if "res_attrs" in function.attributes else []
     return any(VALID_ROWS in ir.DictAttr(each) for each in said)

@@ -14,13 +14,14 @@ import kitsune_mlir
 from bench.sweeps import Function
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Executor, build
+from kitsune_mlir.codegen.gpu.lower import each_launch
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.runtime.program import Program
 from test.emulators.vector import VectorBlock, run_kernel, run_requests
 from test.gpu.unassembled import unassembled
 
-__all__ = ["built", "compiled", "emulated", "emulated_requests", "engines", "words_of"]
+__all__ = ["built", "compiled", "emulated", "emulated_launches", "emulated_requests", "engines", "words_of"]
 
 
 def compiled(function: Callable[..., Any], args: Sequence[Tensor], **options: Any) -> Program:
@@ -55,6 +56,28 @@ def emulated(
         emitted = built(program, KernelOptions(workers=blocks, **options))
         results = [np.zeros_like(words_of(one)) for one in like]
         run_kernel(emitted.module.operation, emitted.manifest, [words_of(a) for a in args], results, blocks, block)
+    return [torch.from_numpy(found).view(one.dtype) for found, one in zip(results, like, strict=True)]
+
+
+def emulated_launches(
+    program: Program, args: Sequence[Tensor], like: Sequence[Tensor], blocks: int = 3, **options: Any
+) -> list[Tensor]:
+    """As `emulated`, of a program that is several kernels, one after the other. Results and the arena hold NaN before."""
+    results = [np.full_like(words_of(one), -1 if one.dtype == torch.bfloat16 else np.nan) for one in like]
+    arenas: list[np.ndarray] = []
+
+    def run(part: ir.Operation) -> str:
+        name = ir.StringAttr(part.attributes["sym_name"]).value
+        made = build(ProgramView(part), name, KernelOptions(workers=blocks, **options))
+        if not arenas:
+            arenas.append(np.full(made.manifest.arena_bytes, 0xFF, np.uint8))
+        run_kernel(made.module.operation, made.manifest, [words_of(a) for a in args], results, blocks, arena=arenas[0])
+        return name
+
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(program.ir("tiles"))
+        function = next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes)
+        assert len(each_launch(function, run)) > 1
     return [torch.from_numpy(found).view(one.dtype) for found, one in zip(results, like, strict=True)]
 
 

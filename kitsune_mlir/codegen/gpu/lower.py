@@ -12,8 +12,9 @@ from kitsune_mlir.codegen.gpu.backend.to_llvm import target_attribute
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision, Executor, build
 from kitsune_mlir.codegen.gpu.kernel.footprint import Footprint
-from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches
+from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches, launches_of
 from kitsune_mlir.codegen.gpu.kernel.length import LongKernel, launches_within, operations_by_place
+from kitsune_mlir.codegen.gpu.kernel.live import tell_ends
 from kitsune_mlir.codegen.gpu.kernel.schedule import planned_for
 from kitsune_mlir.codegen.gpu.kernel.spatial.lower_queues import lower_queues
 from kitsune_mlir.dialects.tile_reader import ProgramView
@@ -51,12 +52,15 @@ class Emitted:
 def each_launch(function: ir.Operation, emit: Callable[[ir.Operation], T]) -> list[T]:
     """What `emit` makes of each launch of a tile program, in order; where that raises `LongKernel`, of the launches of which it
     becomes several."""
+    if launches_of(function):
+        tell_ends(function)
     waiting, made = cut_launches(function), []
     while waiting:
         part = waiting.pop(0)
         try:
             made.append(emit(part))
         except LongKernel as long:
+            tell_ends(part)
             waiting[:0] = cut_launches(part, long.launches)
     return made
 

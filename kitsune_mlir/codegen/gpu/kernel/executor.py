@@ -325,7 +325,8 @@ class Builder:
 
     def _count(self, argument: int) -> Value:
         """What an argument holds, i64: no task writes it."""
-        return load(self.arguments.pointer(argument), "i64", constant=True)
+        places = self.needs.places
+        return load(self.arguments.pointer(argument if places is None else places[argument, 0]), "i64", constant=True)
 
     def _pass_over(self, task: TaskContext) -> None:
         """Wait and post for the tiles of a task that the call leaves out, so that all counters are what they always are."""

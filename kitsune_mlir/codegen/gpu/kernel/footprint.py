@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kitsune_mlir.codegen.gpu.interface.operands import Member
 from kitsune_mlir.codegen.gpu.interface.plan import BARRIER_BYTES, KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.split import PartialsSlot, lay_out
+from kitsune_mlir.codegen.gpu.kernel.live import counts_of
 from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks
 from kitsune_mlir.codegen.gpu.kernel.schedule import Schedule
 from kitsune_mlir.codegen.gpu.kernel.semaphore_names import counter_names
@@ -64,6 +65,7 @@ class Footprint:
         self.numbered = placement.numbered(plans, self.slots, options.workers)
         self.maps: dict[tuple[int, int, TensorMap], int] = {}
         used = dict.fromkeys(buffer.memory for plan in plans for buffer in plan.task.buffers)
+        used |= dict.fromkeys((argument, 0) for plan in plans for argument in counts_of(plan.task.op))
         apart = {PDL_PRIMARY, PDL_SECONDARY} & {*program.function.attributes} and not schedule.shared
         self.places = {memory: number for number, memory in enumerate(used)} if apart else None
         self.members = [

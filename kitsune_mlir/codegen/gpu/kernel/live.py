@@ -6,16 +6,22 @@ count has changed does what the new one asks for. Where the tiles that matter ar
 them, and the engine knows nothing of the others. For those a block then only waits and posts, as for any tile: every counter
 gets what it gets in a call for all rows, so one proof of progress holds for each number of rows. Where they are not, the task
 does all of its tiles, and then what these read from others matters.
+
+Of a program of several launches the tasks are told before it is cut (`tell_ends`), when it is not known yet which engines end
+early. A task that does not reads numbers that nobody made, for rows that nobody wants; so what makes integers, which others may
+take for places in memory, is never left out there.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i32, maximum, minimum
@@ -24,14 +30,16 @@ from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Number, Split
 from kitsune_mlir.codegen.gpu.kernel.schedule import Schedule
-from kitsune_mlir.dialects.attribute_table import COUNTED, PDL_PRIMARY, PDL_SECONDARY, VALID_ROWS
+from kitsune_mlir.dialects.attribute_table import COUNTED, ENDS, PDL_PRIMARY, PDL_SECONDARY, VALID_ROWS
 from kitsune_mlir.dialects.live_tiles import LiveTiles, live_tiles
 from kitsune_mlir.dialects.tile_indices import Array
 from kitsune_mlir.dialects.tile_reader import ProgramView
+from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.dialects.verify import walk
 
-__all__ = ["Ending", "Endings", "Rate", "counts_rows", "endings", "pass_over", "rate_of"]
+__all__ = ["Ending", "Endings", "Rate", "counts_of", "counts_rows", "endings", "pass_over", "rate_of", "tell_ends"]
 
+UNEQUAL = "it shares its code with stages whose rows end elsewhere"
 MOST_PLACES = 1024
 """Places that are tried, in which a whole number of units begins."""
 
@@ -106,8 +114,10 @@ class Endings:
 
 
 def counts_rows(program: ProgramView, options: KernelOptions) -> bool:
-    """Whether calls of a program may leave out tiles: it has a count, and is one launch of one request by all blocks."""
+    """Whether calls of a program may leave out tiles: it has a count, and is of one request, by all blocks."""
     attributes = program.function.attributes
+    if any(counts_of(task.op) for task in program.tasks):
+        return True
     if {PDL_PRIMARY, PDL_SECONDARY} & {*attributes} or options.requests > 1 or program.mode == "spatial":
         return False
     counted = [op.name for op in walk(program.function) if COUNTED in op.attributes]
@@ -122,14 +132,23 @@ def endings(program: ProgramView, schedule: Schedule, options: KernelOptions) ->
         return Endings()
     found: dict[int, Ending] = {}
     refused: dict[int, str] = {}
+    if any(counts_of(task.op) for task in program.tasks):
+        told = {number: plan for number, plan in enumerate(schedule.plans) if ENDS in plan.task.op.attributes}
+        refused = {number: reason for number, plan in told.items() if (reason := _refusal(plan))}
+        found = {number: _told(plan.task) for number, plan in told.items() if number not in refused}
+        for number in _unequal(schedule, found):
+            refused[number] = UNEQUAL
+            del found[number]
+        return Endings(found, refused)
 
     def able(number: int, live: LiveTiles) -> LiveTiles | None:
-        ending = refused[number] if number in refused else _ending(schedule.plans[number], live)
+        plan = schedule.plans[number]
+        ending = refused.get(number) or _refusal(plan) or _ending(plan.task.grid, live)
         if isinstance(ending, str):
             refused[number] = ending
             return None
         found[number] = ending
-        return LiveTiles(live.axis, {argument: _plain(rate.thresholds(ending.places)) for argument, rate in ending.rates})
+        return _slower(live.axis, ending)
 
     while True:
         found.clear()
@@ -137,7 +156,54 @@ def endings(program: ProgramView, schedule: Schedule, options: KernelOptions) ->
         unequal = _unequal(schedule, found)
         if not unequal:
             return Endings(found, refused)
-        refused |= dict.fromkeys(unequal, "it shares its code with stages whose rows end elsewhere")
+        refused |= dict.fromkeys(unequal, UNEQUAL)
+
+
+def tell_ends(function: ir.Operation) -> None:
+    """Say of each task of a tile program where its tiles end (`kitsune.tile_ends`), before it is cut into launches."""
+    if {PDL_PRIMARY, PDL_SECONDARY} & {*function.attributes}:
+        return
+    tasks = [op.operation for op in function.regions[0].blocks[0].operations if op.operation.name == "kitsune.task"]
+    if any("tm_tensor.scatter" == op.name and COUNTED in op.attributes for op in walk(function)):
+        return
+    found: dict[int, Ending] = {}
+
+    def able(number: int, live: LiveTiles) -> LiveTiles | None:
+        ending = _ending(tuple(ir.DenseI64ArrayAttr(tasks[number].attributes["grid"])), live)
+        if isinstance(ending, str) or _makes_integers(tasks[number]):
+            return None
+        found[number] = ending
+        return _slower(live.axis, ending)
+
+    live_tiles(function, able)
+    with function.context:
+        for number, ending in found.items():
+            each = [(argument, r.units, r.places, r.group, r.extra) for argument, r in ending.rates]
+            tasks[number].attributes[ENDS] = ir.DenseI64ArrayAttr.get([word for words in each for word in words])
+
+
+def counts_of(task: ir.Operation) -> tuple[int, ...]:
+    """Numbers of the arguments that hold the counts of a task that was told where its tiles end."""
+    return tuple(ir.DenseI64ArrayAttr(task.attributes[ENDS]))[::5] if ENDS in task.attributes else ()
+
+
+def _told(task: TaskView) -> Ending:
+    words = list(ir.DenseI64ArrayAttr(task.op.attributes[ENDS]))
+    rates = tuple((argument, Rate(*rate)) for argument, *rate in zip(*(words[n::5] for n in range(5)), strict=True))
+    axis = next((dim for dim, extent in enumerate(task.grid) if extent != 1), 0)
+    return Ending(rates, task.grid[axis], task.tiles // task.grid[axis])
+
+
+def _makes_integers(task: ir.Operation) -> bool:
+    """Whether a task stores integers that are more than flags."""
+    stored = [op.operands[1] for op in walk(task) if op.name == "bufferization.materialize_in_destination"]
+    kinds = [ir.MemRefType(value.type).element_type for value in stored]
+    return any(isinstance(kind, ir.IntegerType) and ir.IntegerType(kind).width > 1 for kind in kinds)
+
+
+def _slower(axis: int, ending: Ending) -> LiveTiles:
+    """The tiles that are done where a task ends so: all that matter, at least."""
+    return LiveTiles(axis, {argument: _plain(rate.thresholds(ending.places)) for argument, rate in ending.rates})
 
 
 def _unequal(schedule: Schedule, found: Mapping[int, Ending]) -> list[int]:
@@ -151,20 +217,22 @@ def _unequal(schedule: Schedule, found: Mapping[int, Ending]) -> list[int]:
     return wrong
 
 
-def _ending(plan: Plan, live: LiveTiles) -> Ending | str:
-    """Where a task ends; or why it does not before its last tile."""
-    grid = plan.task.grid
+def _refusal(plan: Plan) -> str:
+    """Why a planned task cannot end before its last tile; empty if it can."""
     if not traits_of(plan.engine).ends_early:
         return f"engine '{plan.engine}' does all"
-    if plan.cluster > 1:
-        return "the blocks of a cluster share each tile"
+    return "the blocks of a cluster share each tile" if plan.cluster > 1 else ""
+
+
+def _ending(grid: Sequence[int], live: LiveTiles) -> Ending | str:
+    """Where a task with a grid ends; or why it does not before its last tile."""
     if any(extent != 1 for extent in grid[: live.axis]):
         return "rows are not the outermost dimension of its tiles"
     rates = {argument: rate_of(thresholds) for argument, thresholds in live.thresholds.items()}
     known = tuple((argument, rate) for argument, rate in rates.items() if rate is not None)
     if len(known) < len(rates):
         return "hardly a tile could be left out"
-    return Ending(known, grid[live.axis], plan.task.tiles // grid[live.axis])
+    return Ending(known, grid[live.axis], math.prod(grid) // grid[live.axis])
 
 
 def _plain(numbers: Array) -> tuple[int, ...]:
