@@ -7,9 +7,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.cuda_executor import MAP_BYTES, CudaExecutor
 from kitsune_mlir.runtime.cuda_sequence import CudaSequence
+from kitsune_mlir.runtime.driver import capture_id, written_apart
 from kitsune_mlir.runtime.manifest import REQUEST_HEADER
 from kitsune_mlir.runtime.tensormap import encode
 from kitsune_mlir.runtime.timeline import Timeline
@@ -24,10 +27,10 @@ _WORD = 8
 
 @dataclasses.dataclass
 class _Table:
-    """The table of requests of one stream, or of one capture, in device memory.
+    """The table of requests of one stream, or of launches in a capture, in device memory.
 
     Attributes:
-        device: the memory.
+        device: the memory; None where graphs have it.
         parameter, parameters: its address, and the address of that, as a launch takes it.
         rows: what it holds.
     """
@@ -37,17 +40,24 @@ class _Table:
     parameters: ctypes.Array
     rows: Sequence[Sequence[int]] = ()
 
+    @staticmethod
+    def at(address: int, device: Any = None, rows: Sequence[Sequence[int]] = ()) -> _Table:
+        """A table at an address."""
+        parameter = ctypes.c_uint64(address)
+        return _Table(device, parameter, (ctypes.c_uint64 * 1)(ctypes.addressof(parameter)), rows)
+
 
 class CudaRequests(CudaExecutor):
     """A kernel whose launch takes up to `manifest.requests` requests; arguments, attributes and errors of `CudaExecutor`.
 
-    The table goes to the device by a copy on the stream, and only where it differs from the last one.
+    The table goes to the device by a copy on the stream, and only where it differs from the last one. In a capture it goes
+    there at once, apart from the graph, whose every replay would else copy it (a third of the time of small programs): each
+    table that a graph's launches need has memory of its own, and as nobody knows who has the graph, it stays.
     """
 
     def __init__(self, *args: Any):
         super().__init__(*args)
         self._encoded: dict[tuple[int, int], bytes] = {}
-        self._captured: list[Any] = []  # which replays of graphs copy from: nobody knows how long
         count = len(self._maps)
         self._row_bytes = _WORD * (self._pointer_count + 1)
         self._size = REQUEST_HEADER + self.manifest.requests * (self._row_bytes + count * MAP_BYTES) + MAP_BYTES
@@ -73,32 +83,49 @@ class CudaRequests(CudaExecutor):
             return
         state = self.calm_state(stream) or self._stated(stream)
         with state.lock:
-            if state.requests is None:
-                state.requests = self._new_table(stream)
-                state.table_address = ctypes.addressof(state.requests.parameters)
-            if list(rows) != state.requests.rows:
-                self._fill_table(state, list(rows), stream)
+            if state.requests is None or list(rows) != state.requests.rows:
+                self._set_table(state, list(rows), stream)
             if self._launch(state.config.address, self._handle, state.table_address, None):
                 self._launch_again(state)
 
-    def _new_table(self, stream: int) -> _Table:
+    def _set_table(self, state: Any, rows: Sequence[Sequence[int]], stream: int) -> None:
+        """Let the state's table be one of these rows."""
+        maps_at = -(-(REQUEST_HEADER + len(rows) * self._row_bytes) // MAP_BYTES) * MAP_BYTES
+        size = maps_at + len(rows) * len(self._maps) * MAP_BYTES
+        with self.device.current():
+            capturing = capture_id(stream) is not None
+            if capturing:
+
+                def data(address: int) -> np.ndarray:
+                    return self._write_table(np.zeros(size, np.uint8), address, maps_at, state, rows)
+
+                state.requests = _Table.at(written_apart(size, data), rows=rows)
+            else:
+                self._copy_table(state, rows, stream, maps_at, size)
+        state.table_address = ctypes.addressof(state.requests.parameters)
+
+    def _copy_table(self, state: Any, rows: Sequence[Sequence[int]], stream: int, maps_at: int, size: int) -> None:
+        """Write the table of a stream, by a copy on it."""
         import torch
 
         with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=self.device.ordinal)):
-            device = torch.empty(self._size, dtype=torch.uint8, device=f"cuda:{self.device.ordinal}")
-        parameter = ctypes.c_uint64(device.data_ptr())
-        return _Table(device, parameter, (ctypes.c_uint64 * 1)(ctypes.addressof(parameter)))
+            if state.requests is None:
+                device = torch.empty(self._size, dtype=torch.uint8, device=f"cuda:{self.device.ordinal}")
+                state.requests = _Table.at(device.data_ptr(), device)
+            table = state.requests
+            table.rows = ()
+            # Torch's allocator of pinned memory hands it out again when the copy is over.
+            host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            self._write_table(host.numpy(), table.parameter.value, maps_at, state, rows)
+            table.device[:size].copy_(host, non_blocking=True)
+        table.rows = rows
 
-    def _fill_table(self, state: Any, rows: Sequence[Sequence[int]], stream: int) -> None:
-        import torch
-
-        table, arena, stride = state.requests, state.arena.address, self.manifest.arena_stride
-        maps_at = -(-(REQUEST_HEADER + len(rows) * self._row_bytes) // MAP_BYTES) * MAP_BYTES
-        size = maps_at + len(rows) * len(self._maps) * MAP_BYTES
-        # Torch's allocator of pinned memory hands it out again when the copy is over.
-        host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        words = host.numpy()[:maps_at].view("uint64")
-        words[:3] = len(rows), state.workspace.address, table.parameter.value + maps_at
+    def _write_table(
+        self, table: np.ndarray, address: int, maps_at: int, state: Any, rows: Sequence[Sequence[int]]
+    ) -> np.ndarray:
+        """Fill the bytes of a table that will be at an address; the bytes."""
+        arena, stride, words = state.arena.address, self.manifest.arena_stride, table[:maps_at].view("uint64")
+        words[:3] = len(rows), state.workspace.address, address + maps_at
         place, maps = REQUEST_HEADER // _WORD, []
         for request, pointers in enumerate(rows):
             words[place : place + self._pointer_count] = pointers
@@ -106,13 +133,8 @@ class CudaRequests(CudaExecutor):
             place += self._row_bytes // _WORD
             maps += [self._map(number, pointers, arena + request * stride) for number in range(len(self._maps))]
         if maps:
-            host.numpy()[maps_at:] = memoryview(b"".join(maps))
-        table.rows = ()
-        with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=self.device.ordinal)):
-            table.device[:size].copy_(host, non_blocking=True)
-            if torch.cuda.is_current_stream_capturing():
-                self._captured.append(host)
-        table.rows = rows
+            table[maps_at:] = memoryview(b"".join(maps))
+        return table
 
     def _map(self, number: int, pointers: Sequence[int], arena: int) -> bytes:
         """The bytes of a request's tensor map."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy as np
 
 from kitsune_mlir.errors import KitsuneError, TargetError
 
@@ -20,6 +22,7 @@ __all__ = [
     "free",
     "load",
     "resident_clusters",
+    "written_apart",
 ]
 
 
@@ -188,19 +191,34 @@ def allocate(size: int) -> int:
     return int(call("cuMemAlloc", max(1, size)))
 
 
-def cleared_apart(size: int) -> int:
-    """Device memory of `size` zero bytes; its address. In a capture too: neither becomes part of the graph."""
+@contextlib.contextmanager
+def _apart() -> Iterator[Any]:
+    """A stream for what must not become part of a capture that is under way; it is waited for."""
     cu = driver()
-    mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    before = call("cuThreadExchangeStreamCaptureMode", mode)
+    before = call("cuThreadExchangeStreamCaptureMode", cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
     try:
-        address = allocate(size)
         stream = call("cuStreamCreate", cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
-        call("cuMemsetD8Async", address, 0, max(1, size), stream)
+        yield stream
         call("cuStreamSynchronize", stream)
         call("cuStreamDestroy", stream)
     finally:
         call("cuThreadExchangeStreamCaptureMode", before)
+
+
+def cleared_apart(size: int) -> int:
+    """Device memory of `size` zero bytes; its address. In a capture too: neither becomes part of the graph."""
+    with _apart() as stream:
+        address = allocate(size)
+        call("cuMemsetD8Async", address, 0, max(1, size), stream)
+    return address
+
+
+def written_apart(size: int, data: Callable[[int], np.ndarray]) -> int:
+    """Device memory of `size` bytes that begins with `data(address)`; its address. In a capture too, as `cleared_apart`."""
+    with _apart() as stream:
+        address = allocate(size)
+        host = np.ascontiguousarray(data(address))
+        call("cuMemcpyHtoDAsync", address, host.ctypes.data, host.nbytes, stream)
     return address
 
 

@@ -83,7 +83,7 @@ class FakeDriver:
         }
         self.resident, self.next, self.capturing = 2, 1 << 20, {}
         self.launches, self.cleared, self.allocated, self.status = [], [], [], SUCCESS
-        self.memory = {}
+        self.memory, self.written = {}, []
         self.context, self.mode, self.streams = 7, "global", []
 
     def cuGetErrorString(self, status):
@@ -138,6 +138,11 @@ class FakeDriver:
 
     def cuMemcpyDtoH(self, target, source, size):
         ctypes.memmove(target, self.memory[source].ctypes.data, size)
+        return (SUCCESS,)
+
+    def cuMemcpyHtoDAsync(self, address, source, size, stream):
+        assert stream in self.streams
+        self.written.append((address, ctypes.string_at(source, size)))
         return (SUCCESS,)
 
     def is_capturing(self, stream, answer):

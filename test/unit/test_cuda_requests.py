@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from kitsune_mlir.errors import ArgumentError
-from kitsune_mlir.runtime import cuda_requests
+from kitsune_mlir.runtime import cuda_executor, cuda_requests
 from kitsune_mlir.runtime.manifest import REQUEST_HEADER
 from test.unit.test_cuda_executor import MANIFEST, SUCCESS, FakeDriver, Map, fake  # noqa: F401
 
@@ -116,16 +116,27 @@ def test_the_table_is_written_only_where_it_changes(device):
     assert len(device.parameters) == 5
 
 
-def test_a_capture_keeps_what_its_replays_copy(device):
+def test_tables_of_a_capture_are_no_part_of_the_graph(device, monkeypatch):
+    """Each launch has its own, which is written at once, on another stream than the captured one."""
     executor = cuda_requests.CudaRequests(SEVERAL, b"")
     executor.run_requests([[0x100, 0x200, 0x300]], 5)
-    assert not executor._captured
-    device.capturing = True
-    executor.run_requests([[0x110, 0x200, 0x300]], 5)
-    executor.run_requests([[0x120, 0x200, 0x300]], 5)
-    first, second = executor._captured
-    assert first.numpy().view(np.uint64)[REQUEST_HEADER // 8] == 0x110
-    assert second.numpy().view(np.uint64)[REQUEST_HEADER // 8] == 0x120
+    device.driver.capturing[5] = 99
+    monkeypatch.setattr(cuda_executor, "_Memory", lambda size, device, stream: types.SimpleNamespace(address=1 << 30))
+    monkeypatch.setattr(sys.modules["torch"].cuda, "is_available", lambda: True)
+    copied = len(device.copied)
+    for input in (0x110, 0x110, 0x120):
+        executor.run_requests([[input, 0x200, 0x300]], 5)
+    assert len(device.copied) == copied and device.driver.mode == "global" and not device.driver.streams
+    (first, one), (second, other) = device.driver.written
+    assert device.parameters == [ADDRESS, first, first, second] and first != second
+    for address, data, input in ((first, one, 0x110), (second, other, 0x120)):
+        found, maps = np.frombuffer(data, np.uint64), (1 << 30) + 1024
+        assert found[0] == 1 and found[2] - address == len(data) - 2 * 128
+        assert found[REQUEST_HEADER // 8 :][:4].tolist() == [input, 0x200, 0x300, 1 << 30]
+        assert set(found[-16:].tolist()) == {maps}
+    del device.driver.capturing[5]
+    executor.run_requests([[0x100, 0x200, 0x300]], 5)
+    assert len(device.copied) == copied and device.parameters[-1] == ADDRESS
 
 
 def test_too_many_requests_and_wrong_pointers(device):
