@@ -8,7 +8,7 @@ Which these are, an engine says; so there is one evaluator for a thread's single
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from torch_mlir import ir
@@ -81,6 +81,16 @@ class Evaluator(Generic[Place]):
                 results = self._step(step, self.distinct(sides), place)
                 self.known.update(((result, where), found) for result, found in zip(step.op.results, results, strict=True))
         return self.known[value, where]
+
+    def read_ahead(self, place: Place, wanted: Callable[[Load, Sides], bool]) -> None:
+        """Read now what the steps will read of those tensors in memory that are `wanted`: no sum is needed for that."""
+        ops = [(product, (2,)) for product in self.products.values()]
+        ops += [(step.op, step.operands) for step in self.body.steps.values() if step.kind in ("map", "alias")]
+        for op, numbers in ops:
+            for number in numbers:
+                load = self.body.task.load_of(op.operands[number])
+                if load is not None and wanted(load, self.body.operand_sides(op, number)):
+                    self._operand(op, number, place)
 
     def _product(self, op: ir.Operation, place: Place) -> list[Value]:
         start, sums = self._operand(op, 2, place), self.sums(op, place)

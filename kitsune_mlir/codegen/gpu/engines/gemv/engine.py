@@ -16,7 +16,7 @@ from typing import ClassVar
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id, warp_id
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32
 from kitsune_mlir.codegen.gpu.engines.gemv import tiles
-from kitsune_mlir.codegen.gpu.engines.gemv.epilogue import MULTIPLIERS, store_pass
+from kitsune_mlir.codegen.gpu.engines.gemv.epilogue import MULTIPLIERS, read_ahead, store_pass
 from kitsune_mlir.codegen.gpu.engines.gemv.l2_prefetch import fetch_ahead
 from kitsune_mlir.codegen.gpu.engines.gemv.multiply import multiplier
 from kitsune_mlir.codegen.gpu.engines.gemv.plan import CONSUMERS, make_plan, share_ring
@@ -95,12 +95,13 @@ def _multiply(stages: Stages, slot: Slot) -> Slot:
 
         def one(number: Value, *carried: Value) -> list[Value]:
             work = multiplier(stages)
+            ahead = read_ahead(stages, tile, number)
             slot, sums = work.run(Slot(*carried))
             for row in range(0, geometry.rows, geometry.sum_rows):
                 MULTIPLIERS.sync()  # the sums before have been read
                 work.publish(sums, row)
                 MULTIPLIERS.sync()
-                store_pass(stages, tile, number, row)
+                store_pass(stages, tile, number, row, ahead)
             return slot.values
 
         values = for_(0, geometry.passes, 1, one, carried)

@@ -1,7 +1,8 @@
 """From partial sums in shared memory to results: warps' parts are added in a fixed order, then element-wise steps, then stores.
 
 One thread makes one element of the tile, with the element-wise steps evaluated on scalars; neighbouring threads have
-neighbouring columns.
+neighbouring columns. What these steps read of weights, biases say, is asked for before the pass is multiplied: of short sums
+a pass takes no longer than one such read, and a block would wait for it once a pass.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from kitsune_mlir.codegen.gpu.contraction.evaluate import Evaluator, Sides
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.reduce import over_registers
-from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64
+from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64, minimum
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.engines.gemv.plan import CONSUMERS, GemvPlan
 from kitsune_mlir.codegen.gpu.engines.gemv.producer import Stages
@@ -22,14 +23,29 @@ from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier
 from kitsune_mlir.dialects.tile_records import Load
 
-__all__ = ["MULTIPLIERS", "store_pass"]
+__all__ = ["MULTIPLIERS", "read_ahead", "store_pass"]
 
 MULTIPLIERS = NamedBarrier(1, 32 * CONSUMERS)
 """The warps that multiply, without the one that loads."""
 
 
-def store_pass(stages: Stages, tile: TileContext, number: Value, first_row: int) -> None:
-    """Finish and store the elements of pass `number` whose partial sums, of rows from `first_row` on, are in shared memory."""
+def read_ahead(stages: Stages, tile: TileContext, number: Value) -> Element | None:
+    """The element of pass `number` that the calling thread will store, with what its steps read of weights on its way; None
+    where threads have several."""
+    geometry = stages.plan.geometry
+    count = geometry.rows * geometry.pass_cols
+    if count > 32 * CONSUMERS or geometry.rows > geometry.sum_rows:
+        return None
+    index = minimum(stages.task.thread, count - 1)
+    col = minimum(number * geometry.pass_cols + index % geometry.pass_cols, geometry.cols - 1)
+    element = Element(stages.plan, tile, index // geometry.pass_cols, col, {})
+    element.read_ahead(None, lambda load, sides: Window.of(load, sides).constant)
+    return element
+
+
+def store_pass(stages: Stages, tile: TileContext, number: Value, first_row: int, ahead: Element | None = None) -> None:
+    """Finish and store the elements of pass `number` whose partial sums, of rows from `first_row` on, are in shared memory;
+    `ahead` as of `read_ahead`."""
     geometry, thread = stages.plan.geometry, stages.task.thread
     rows = min(geometry.sum_rows, geometry.rows - first_row)
     start = number * geometry.pass_cols
@@ -47,7 +63,9 @@ def store_pass(stages: Stages, tile: TileContext, number: Value, first_row: int)
                     at = (row + copy * geometry.sum_rows) * geometry.sum_pitch + line
                     parts.append(load(offset(stages.sums, at * 4), "f32"))
                 sums[product.op.results[0]] = over_registers("add", parts)
-            Element(stages.plan, tile, row + first_row, col, sums).store()
+            one = ahead or Element(stages.plan, tile, row + first_row, col, {})
+            one.totals.update(sums)
+            one.store()
 
         if geometry.cols % geometry.pass_cols == 0:
             emit()
