@@ -11,7 +11,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import access_of, is_tensor
 from kitsune_mlir.dialects.iteration import Space, is_free
-from kitsune_mlir.dialects.products import is_contraction, is_generic
+from kitsune_mlir.dialects.products import is_generic
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target
@@ -37,10 +37,13 @@ def one_row(op: ir.Operation) -> bool:
 
 
 def ends_in_numbers(producer: Space, consumer: Sequence[ir.Operation]) -> bool:
-    """Whether `consumer` makes single numbers of single numbers, and `producer` is a reduction of everything, no product."""
+    """Whether `consumer` makes single numbers of single numbers, and `producer` is a reduction of everything.
+
+    A dot product is one; whether an engine does both is asked for after that, as of all products.
+    """
     if producer.dims or not all(map(_one_number, consumer)):
         return False
-    return all(is_free(op) or is_generic(op) and not is_contraction(op) for op in producer.ops)
+    return all(is_free(op) or is_generic(op) for op in producer.ops)
 
 
 def _one_number(op: ir.Operation) -> bool:

@@ -34,6 +34,7 @@ CASES: dict[str, tuple[Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]]
     "columns": (lambda x, w: (torch.relu(x * 2).sum(0) * w)[None] + x, lambda: (R(37, 40), R(40))),
     "waits": (lambda x: torch.cumsum(torch.sort(x, -1)[0], -1).T.contiguous().cumsum(-1), lambda: (R(37, 40),)),
     "shared_sum": (lambda x: x.sum(), lambda: (R(30, 1000),)),
+    "number": (lambda x, y: torch.relu(x @ y * 2 + 3), lambda: (R(1, 300).abs(), R(300, 1).abs())),
     "scan": (lambda x: torch.cumsum(x, -1) * 2, lambda: (R(3, 1000),)),
     "sort": (lambda x: torch.sort(x, -1)[0], lambda: (R(3, 100),)),
     "generic": (lambda x: nn.functional.max_pool2d(torch.relu(x), 3), lambda: (R(2, 3, 9, 9),)),

@@ -122,3 +122,66 @@ func.func @two_sums(%x: tensor<4194304xf32>, %y: tensor<3145728xf32>, %z: tensor
   } -> tensor<f32>
   return %r : tensor<f32>
 }
+
+// -----
+
+// So is what is made of the one element of a product.
+
+// CHECK-LABEL: func.func @dot
+// CHECK-COUNT-1: "kitsune.stage"
+// CHECK-NOT: "kitsune.stage"
+// CHECK: engine = "simt"
+// CHECK: return
+#a = affine_map<(m, n, k) -> (m, k)>
+#b = affine_map<(m, n, k) -> (k, n)>
+#c = affine_map<(m, n, k) -> (m, n)>
+#number = affine_map<() -> ()>
+func.func @dot(%x: tensor<1x256xbf16>, %y: tensor<256x1xbf16>, %z: tensor<1x1xf32>) -> tensor<bf16> {
+  %e = tensor.empty() : tensor<bf16>
+  %p = linalg.generic {indexing_maps = [#a, #b, #c], iterator_types = ["parallel", "parallel", "reduction"]} ins(%x, %y : tensor<1x256xbf16>, tensor<256x1xbf16>) outs(%z : tensor<1x1xf32>) {
+  ^bb0(%a: bf16, %c: bf16, %o: f32):
+    %u = arith.extf %a : bf16 to f32
+    %v = arith.extf %c : bf16 to f32
+    %m = arith.mulf %u, %v : f32
+    %b = arith.addf %o, %m : f32
+    linalg.yield %b : f32
+  } -> tensor<1x1xf32>
+  %s = tensor.collapse_shape %p [] : tensor<1x1xf32> into tensor<f32>
+  %r = linalg.generic {indexing_maps = [#number, #number], iterator_types = []} ins(%s : tensor<f32>) outs(%e : tensor<bf16>) {
+  ^bb0(%a: f32, %o: bf16):
+    %c = arith.truncf %a : f32 to bf16
+    linalg.yield %c : bf16
+  } -> tensor<bf16>
+  return %r : tensor<bf16>
+}
+
+// -----
+
+// A row that is scaled by it is not.
+
+// CHECK-LABEL: func.func @scaled
+// CHECK-COUNT-2: "kitsune.stage"
+// CHECK: return
+#a = affine_map<(m, n, k) -> (m, k)>
+#b = affine_map<(m, n, k) -> (k, n)>
+#c = affine_map<(m, n, k) -> (m, n)>
+#none = affine_map<(n) -> ()>
+#id = affine_map<(n) -> (n)>
+func.func @scaled(%x: tensor<1x256xbf16>, %y: tensor<256x1xbf16>, %z: tensor<1x1xf32>, %w: tensor<300xf32>) -> tensor<300xf32> {
+  %e = tensor.empty() : tensor<300xf32>
+  %p = linalg.generic {indexing_maps = [#a, #b, #c], iterator_types = ["parallel", "parallel", "reduction"]} ins(%x, %y : tensor<1x256xbf16>, tensor<256x1xbf16>) outs(%z : tensor<1x1xf32>) {
+  ^bb0(%a: bf16, %c: bf16, %o: f32):
+    %u = arith.extf %a : bf16 to f32
+    %v = arith.extf %c : bf16 to f32
+    %m = arith.mulf %u, %v : f32
+    %b = arith.addf %o, %m : f32
+    linalg.yield %b : f32
+  } -> tensor<1x1xf32>
+  %s = tensor.collapse_shape %p [] : tensor<1x1xf32> into tensor<f32>
+  %r = linalg.generic {indexing_maps = [#id, #none, #id], iterator_types = ["parallel"]} ins(%w, %s : tensor<300xf32>, tensor<f32>) outs(%e : tensor<300xf32>) {
+  ^bb0(%a: f32, %b: f32, %o: f32):
+    %c = arith.divf %a, %b : f32
+    linalg.yield %c : f32
+  } -> tensor<300xf32>
+  return %r : tensor<300xf32>
+}
