@@ -35,7 +35,7 @@ from torch.utils import _pytree as pytree
 from bench.measure import relative_errors
 from test.gpu import window_programs
 from test.gpu.driver import spilled_bytes
-from test.gpu.sanitizer_cases import CASES, TOLERANCE, compiled
+from test.gpu.sanitizer_cases import CASES, TOLERANCE, Case, compiled
 from test.gpu.shared_results import add_results
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
@@ -81,6 +81,8 @@ def check(path: Path) -> dict[str, Any]:
     import kitsune_mlir
 
     case = CASES[path.stem]
+    if case.requests:
+        return check_requests(path, case)
     model, inputs = case.made()
     with torch.no_grad():
         wanted = model.double()(*(x.double() if x.is_floating_point() else x for x in inputs))
@@ -96,6 +98,30 @@ def check(path: Path) -> dict[str, Any]:
     problem = [] if near else [f"errors {errors}, of which {limits} are allowed"]
     problem += [] if same else ["two runs differ"]
     return {"case": path.stem, "ok": near and same, "errors": errors, "problem": "; ".join(problem)}
+
+
+def check_requests(path: Path, case: Case) -> dict[str, Any]:
+    """Run a case of several requests: with every kernel that the program has, and with as many requests as it takes."""
+    import kitsune_mlir
+
+    pairs = case.made_for(case.requests)
+    states = [{**dict(model.named_parameters()), **dict(model.named_buffers())} for model, _ in pairs]
+    states = [{name: value.cuda() for name, value in state.items()} for state in states]
+    program = kitsune_mlir.load(path, weights=states[0])
+    programs = [program.with_weights(state) for state in states] if states[0] else None
+    together = program.batch(case.requests)
+    wanted = [model.double()(*(x.double() if x.is_floating_point() else x for x in inputs)) for model, inputs in pairs]
+    given = [tuple(x.cuda() for x in inputs) for _, inputs in pairs]
+    worst, limit = 0.0, 0.0
+    counts = sorted({*(kernel["least_requests"] for kernel in program.summary["kernels"]), case.requests})
+    for count in counts:
+        outputs = together(given[:count], programs[:count] if programs else None)
+        for output, want in zip(outputs, wanted, strict=False):
+            found = [t.cpu() for t in _tensors(output)]
+            worst = max(worst, *relative_errors(found, want))
+            limit = case.tolerance or max(TOLERANCE.get(t.dtype, 0.0) for t in found)
+    problem = "" if worst <= limit else f"error {worst}, of which {limit} is allowed"
+    return {"case": path.stem, "ok": not problem, "errors": [worst], "counts": counts, "problem": problem}
 
 
 def _tensors(found: object) -> list[Tensor]:

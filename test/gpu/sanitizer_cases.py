@@ -59,6 +59,22 @@ class Case:
         torch.manual_seed(0)
         return self.model().eval().requires_grad_(False), tuple(self.inputs())
 
+    @property
+    def requests(self) -> int:
+        """How many requests a launch takes; 0 where the program is compiled for calls one by one."""
+        return self.options.get("requests", 0)
+
+    def made_for(self, count: int) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
+        """Models that differ in their weights, each with inputs of its own."""
+        torch.manual_seed(1)
+        pairs = []
+        for number in range(count):
+            model = self.model().eval().requires_grad_(False)
+            for parameter in model.parameters():
+                parameter.mul_(1 + number / 8)
+            pairs.append((model, tuple(self.inputs())))
+        return pairs
+
 
 class Call(nn.Module):
     """A function as a module."""
@@ -94,6 +110,11 @@ class Normalised(nn.Module):
         for norm, layer in zip(self.norms, self.layers, strict=True):
             x = x + layer(norm(x))
         return x
+
+
+def tower(*widths: int, dtype: torch.dtype = BF16) -> nn.Module:
+    """Layers of few rows with ReLU."""
+    return queue_programs.mlp(*widths).to(dtype)
 
 
 def rows(count: int, width: int, dtype: torch.dtype = BF16) -> Callable[[], tuple[Tensor, ...]]:
@@ -200,6 +221,11 @@ def scattered(form: str, columns: int, dtype: torch.dtype, ordered: bool = False
 
     options = {"deterministic": ordered}
     return Case("ordered" if ordered else "scatter", lambda: Call(made()[0]), lambda: made()[1], options, repeats=ordered)
+
+
+def several(case: Case, requests: int) -> Case:
+    """A case whose kernels take several requests in a launch."""
+    return dataclasses.replace(case, options={**case.options, "requests": requests})
 
 
 def by_maps(case: Case) -> Case:
@@ -340,6 +366,19 @@ CASES: dict[str, Case] = {
         repeats=False,  # added in the order in which they come
     ),
     "generic": function("generic", lambda x: F.max_pool3d(x, 3, return_indices=True), matrices((2, 3, 7, 9), dtype=BF16)),
+    "requests_gemv": several(Case("gemv", lambda: tower(128, 264, 72, 1), rows(1, 128), tolerance=0.1), 9),
+    "requests_gemv_f32": several(Case("gemv", lambda: tower(64, 129, 33, dtype=F32), rows(7, 64, F32)), 17),
+    "requests_mma": several(layers("mma", "temporal", 129, 264, 512, 200), 9),
+    "requests_split": several(function("mma", torch.matmul, matrices((64, 1152), (1152, 64))), 40),
+    "requests_product_f32": several(function("mma", torch.matmul, matrices((129, 264), (264, 136))), 17),
+    "requests_norms": several(Case("gemv", lambda: Normalised(256, 3).to(BF16), rows(1, 256)), 9),
+    "requests_attention": several(
+        attention(batch=1, heads=2, kv_heads=2, rows=130, keys=130, width=64, layout="fused", made=True), 5
+    ),
+    "requests_convolution": several(convolution("conv", "odd_channels"), 5),
+    "requests_sort": several(function("sort", lambda x: torch.sort(x, -1), matrices((7, 129))), 5),
+    "requests_scan": several(function("scan", lambda x: torch.cumsum(x, -1), matrices((7, 2100))), 5),
+    "requests_softmax": several(function("simt", lambda x: torch.softmax(x, -1), matrices((60, 6000))), 140),
     "debug": dataclasses.replace(layers("mma", "temporal", 129, 256, 512, 256), options={"debug": True}),
     "timestamps": dataclasses.replace(layers("mma", "temporal", 129, 256, 512, 256), options={"timestamps": True}),
 }
