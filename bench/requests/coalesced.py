@@ -9,8 +9,8 @@ Inference"). `towers_K`: K of 64 towers 512-1024-512-256-1 with weights of their
 a GPU. Peers: the same program, called one after the other ("singly"); "eager" one after the other; "stacked": `bmm` of operands
 that lie behind each other already, or `vmap` over all towers' weights, copied into stacks before; "gathered", which picks the K
 of them in the call. On a GPU each is replayed from a graph, and there are "streams", eager on eight of them, and "compile", the
-stacked or gathered form through `torch.compile`. Results are compared with float64. Milliseconds of a call with all requests;
-on the host as `bench.host` takes them.
+stacked or gathered form through `torch.compile`; and "calls", eager without a graph, which waits for the host. Results are
+compared with float64. Milliseconds of a call with all requests; on the host as `bench.host` takes them.
 """
 
 from __future__ import annotations
@@ -214,7 +214,8 @@ def on_gpu(case: Case, folder: Path) -> dict[str, Any]:
         calls, wanted = calls_of(case, program, "cuda")
         errors = errors_of(case, calls, wanted)
         replays = {name: graphed(call) for name, call in calls.items()}
-        times = {name: summary(samples) for name, samples in sample_calls(replays, queued=True).items()}
+        samples = sample_calls(replays, queued=True) | sample_calls({"calls": calls["eager"]})
+        times = {name: summary(each) for name, each in samples.items()}
         return _entry(case, errors, case.dtype("cuda"), times)
 
 
