@@ -23,6 +23,7 @@ PIECES = 1024
 RANGES = 16
 """Ranges of an entry that there is room for at first."""
 _WORD = 8
+_upstream = tuple.__new__
 
 
 class Places:
@@ -30,14 +31,14 @@ class Places:
 
     Attributes:
         ranges: number of the pointer, first byte and the one behind the last from there, and mode; in ascending order of modes.
-        pointers: how many pointers a call has.
+        most: how many ranges or pointers there are, whichever is more.
     """
 
     def __init__(self, ranges: Sequence[tuple[int, int, int, int]], pointers: int):
         self.ranges, self.count = tuple(ranges), len(ranges)
         self._words = (ctypes.c_int64 * max(1, 4 * self.count))(*chain.from_iterable(self.ranges))
         self.address = ctypes.addressof(self._words)
-        self.pointers = pointers
+        self.most = max(self.count, pointers)
 
 
 class Placed(Sequence[Range]):
@@ -114,38 +115,32 @@ class CompiledHazards:
         if not self._free:
             raise ArgumentError(f"the window has {self.size} entries already: one has to be retired first")
         slot, number = self._free[-1], self._next
-        if ranges is None:
-            self._append(self._table, slot, number, [])
-            upstream = Upstream(set(self._entries), set())
-            self._barrier = number
+        if type(ranges) is Placed:
+            places = ranges.places
+            if places.most > self._most:
+                self._widen(places.most)
+            found = self._append_placed(self._table, slot, number, places.address, places.count, ranges.pointers)
+            while found == NO_ROOM:
+                self._more_room(places.count)
+                found = self._append_placed(self._table, slot, number, places.address, places.count, ranges.pointers)
         else:
-            if type(ranges) is Placed:
-                places = ranges.places
-                if places.count > self._most or places.pointers > self._most:
-                    self._widen(max(self._most, places.count, places.pointers))
-                arguments = self._table, slot, number, places.address, places.count, ranges.pointers
-                found = self._append_placed(*arguments)
-                while found == NO_ROOM:
-                    self._more_room(places.count)
-                    found = self._append_placed(*arguments)
-            else:
-                found = self._append_list(slot, number, [*ranges])
-            upstream = Upstream._make(found)
-            if self._barrier >= 0:
-                upstream.data.add(self._barrier)
+            some = [*ranges] if ranges is not None else []
+            if len(some) > self._most:
+                self._widen(len(some))
+            found = self._append(self._table, slot, number, some)
+            while found == NO_ROOM:
+                self._more_room(len(some))
+                found = self._append(self._table, slot, number, some)
+        upstream = _upstream(Upstream, found)
+        if ranges is None:
+            upstream.data.update(self._entries)
+            self._barrier = number
+        elif self._barrier >= 0:
+            upstream.data.add(self._barrier)
         self._free.pop()
         self._next = number + 1
         self._entries[number] = slot
         return number, upstream
-
-    def _append_list(self, slot: int, number: int, ranges: list[Range]) -> tuple[set[int], set[int]]:
-        if len(ranges) > self._most:
-            self._widen(len(ranges))
-        found = self._append(self._table, slot, number, ranges)
-        while found == NO_ROOM:
-            self._more_room(len(ranges))
-            found = self._append(self._table, slot, number, ranges)
-        return found
 
     def touching(self, ranges: Iterable[Range]) -> set[int]:
         """As of `Hazards`."""
@@ -198,11 +193,12 @@ class CompiledHazards:
 
     def _widen(self, most: int) -> None:
         """Make room for entries with so many ranges, of so many pointers."""
-        row, words, old = self._get("stride"), 3 * most, self._arrays.get("ranges")
+        row, words = self._get("stride"), 3 * most
         ranges = (ctypes.c_int64 * (words * (self.size + 1)))()
-        for slot in range(self.size + 1) if old is not None else ():
-            place = ctypes.addressof(ranges) + slot * words * _WORD, ctypes.addressof(old) + slot * row * _WORD
-            ctypes.memmove(*place, row * _WORD)
+        if row:
+            start, old = ctypes.addressof(ranges), ctypes.addressof(self._arrays["ranges"])
+            for slot in range(self.size + 1):
+                ctypes.memmove(start + slot * words * _WORD, old + slot * row * _WORD, row * _WORD)
         self._arrays["ranges"] = ranges
         self._set("ranges", ctypes.addressof(ranges))
         self._set("stride", words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from llvmlite import ir
 
@@ -26,7 +27,7 @@ class WordFunction:
         kind = ir.FunctionType(WORD, [WORD] * arguments)
         self.function = ir.Function(module, kind, name)
         self.function.linkage = "" if outside else "internal"
-        self.build = ir.IRBuilder(self.function.append_basic_block("entry"))
+        self.build: Any = ir.IRBuilder(self.function.append_basic_block("entry"))
         self.arguments: Sequence[ir.Value] = self.function.args
         self.fields = fields
 
