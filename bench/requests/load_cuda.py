@@ -125,7 +125,7 @@ def together(models: Sequence[torch.nn.Module]) -> Callable[[Sequence[Item]], Se
         first: dict[int, Item] = {}
         again = [item for item in items if first.setdefault(item[0], item) is not item]
         with torch.cuda.stream(stream):
-            torch._foreach_copy_([rows[number] for number in first], [x for _, x, _ in first.values()])
+            torch._foreach_copy_([rows[number] for number in first], [x for _, x, _ in first.values()])  # type: ignore[reportPrivateImportUsage]
             replay()
         stream.synchronize()
         return again
