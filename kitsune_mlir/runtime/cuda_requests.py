@@ -126,12 +126,12 @@ class CudaRequests(CudaExecutor):
         """Fill the bytes of a table that will be at an address; the bytes."""
         arena, stride, words = state.arena.address, self.manifest.arena_stride, table[:maps_at].view("uint64")
         words[:3] = len(rows), state.workspace.address, address + maps_at
-        place, maps = REQUEST_HEADER // _WORD, []
-        for request, pointers in enumerate(rows):
-            words[place : place + self._pointer_count] = pointers
-            words[place + self._pointer_count] = arena + request * stride
-            place += self._row_bytes // _WORD
-            maps += [self._map(number, pointers, arena + request * stride) for number in range(len(self._maps))]
+        first, width = REQUEST_HEADER // _WORD, self._row_bytes // _WORD
+        own = [arena + request * stride for request in range(len(rows))]
+        lines = words[first : first + len(rows) * width].reshape(len(rows), width)
+        lines[:, :-1], lines[:, -1] = rows, own
+        count = range(len(self._maps))
+        maps = [self._map(number, pointers, start) for pointers, start in zip(rows, own, strict=True) for number in count]
         if maps:
             table[maps_at:] = memoryview(b"".join(maps))
         return table
