@@ -15,6 +15,7 @@ from kitsune_mlir.runtime.epoch_manifest import EpochManifest
 from kitsune_mlir.runtime.launch import Config, library
 from kitsune_mlir.runtime.manifest import REPORT_BYTES, Parameter
 from kitsune_mlir.runtime.tensormap import encode
+from kitsune_mlir.runtime.torch_stream import torch_stream
 
 __all__ = ["CudaEpochs", "PreparedEpoch"]
 
@@ -36,7 +37,7 @@ class PreparedEpoch:
         manifest, self._kernel = kernel.manifest, kernel
         self.tickets, self.instances = epoch.tickets, len(epoch)
         self.blocks = max(manifest.least_blocks, min(kernel.resident, epoch.tickets, blocks or kernel.resident))
-        outer = torch.cuda.ExternalStream(stream, device=kernel.device.ordinal)
+        outer = torch_stream(stream, kernel.device.ordinal)
         reports = REPORT_BYTES * (1 + self.blocks) if manifest.debug else 0
         with torch.cuda.stream(outer):
             device = f"cuda:{kernel.device.ordinal}"

@@ -24,6 +24,7 @@ from kitsune_mlir.runtime.launch import Config, library
 from kitsune_mlir.runtime.manifest import MAX_BLOCKS, REPORT_BYTES, REPORT_FIELDS, Manifest, parameters_problem
 from kitsune_mlir.runtime.tensormap import encode
 from kitsune_mlir.runtime.timeline import Timeline
+from kitsune_mlir.runtime.torch_stream import torch_stream
 
 __all__ = ["CudaExecutor"]
 
@@ -47,7 +48,7 @@ class _Memory:
             self.address = allocate(size)
         else:
             # Allocated for the stream it is used on: the allocator hands memory round within a stream without waiting.
-            with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device.ordinal)):
+            with torch.cuda.stream(torch_stream(stream, device.ordinal)):
                 self.tensor = torch.empty(max(1, size), dtype=torch.uint8, device=f"cuda:{device.ordinal}")
             self.address = self.tensor.data_ptr()
 

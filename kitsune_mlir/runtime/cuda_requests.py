@@ -16,6 +16,7 @@ from kitsune_mlir.runtime.driver import capture_id, written_apart
 from kitsune_mlir.runtime.manifest import REQUEST_HEADER
 from kitsune_mlir.runtime.tensormap import encode
 from kitsune_mlir.runtime.timeline import Timeline
+from kitsune_mlir.runtime.torch_stream import torch_stream
 
 __all__ = ["CudaRequestKernels", "CudaRequests"]
 
@@ -108,7 +109,7 @@ class CudaRequests(CudaExecutor):
         """Write the table of a stream, by a copy on it."""
         import torch
 
-        with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=self.device.ordinal)):
+        with torch.cuda.stream(torch_stream(stream, self.device.ordinal)):
             if state.requests is None:
                 device = torch.empty(self._size, dtype=torch.uint8, device=f"cuda:{self.device.ordinal}")
                 state.requests = _Table.at(device.data_ptr(), device)

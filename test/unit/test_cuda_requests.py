@@ -46,7 +46,7 @@ class Tensor:
 @pytest.fixture
 def device(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F811
     """The table on the device, how many bytes each copy to it had, and the parameters of launches."""
-    seen = types.SimpleNamespace(table=None, copied=[], parameters=[], capturing=False, driver=fake)
+    seen = types.SimpleNamespace(table=None, copied=[], parameters=[], streams=[], driver=fake)
 
     def empty(size: int, dtype: Any, device: str = "", pin_memory: bool = False) -> Tensor:
         made = Tensor(np.full(size, 0xEE, np.uint8), seen.copied)
@@ -58,8 +58,8 @@ def device(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F
     cuda = types.SimpleNamespace(
         is_available=lambda: False,
         stream=lambda stream: contextlib.nullcontext(),
-        ExternalStream=lambda stream, device: stream,
-        is_current_stream_capturing=lambda: seen.capturing,
+        ExternalStream=lambda stream, device: seen.streams.append(stream),
+        default_stream=lambda device: seen.streams.append("default"),
     )
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda, empty=empty, uint8=None))
 
@@ -114,6 +114,14 @@ def test_the_table_is_written_only_where_it_changes(device):
     assert words(device)[0] == 1 and len(device.driver.allocated) == 2
     executor.run_requests([], 5)
     assert len(device.parameters) == 5
+
+
+@pytest.mark.parametrize("stream, its", [(0, "default"), (5, 5)])
+def test_the_copy_is_on_the_stream_of_the_launch(device, stream, its):
+    """`torch.cuda.ExternalStream(0)` is not the default stream, but a new one, whose copies may be late."""
+    executor = cuda_requests.CudaRequests(SEVERAL, b"")
+    executor.run_requests([[0x100, 0x200, 0x300]], stream)
+    assert device.streams and set(device.streams) == {its}
 
 
 def test_tables_of_a_capture_are_no_part_of_the_graph(device, monkeypatch):
