@@ -276,9 +276,10 @@ class _Rewriter:
         self._replace(op, [made])
 
     def _concat(self, op: ir.Operation) -> None:
-        operands = [self._twin(value) for value in op.operands]
+        operands, result = [self._twin(value) for value in op.operands], op.results[0]
+        type_ = ir.RankedTensorType.get(permuted(shape_of(result), LAST), ir.ShapedType(result.type).element_type)
         with ir.InsertionPoint(op):
-            made = tensor.concat(LAST.index(ir.IntegerAttr(op.attributes["dim"]).value), operands)
+            made = tensor.concat(type_, LAST.index(ir.IntegerAttr(op.attributes["dim"]).value), operands)
         self._replace(op, [made])
 
     def _element_wise(self, op: ir.Operation) -> None:

@@ -47,3 +47,22 @@ def test_channels_last_memory_is_used_where_it_is() -> None:
     assert program.signature.inputs[0].order == (0, 2, 3, 1) and program.signature.result_orders == {0: (0, 2, 3, 1)}
     usual = tuple(x.contiguous() for x in case.inputs())
     assert problems(program(*usual), exact(model, usual)) == []  # another order is copied
+
+
+class Joined(torch.nn.Module):
+    """Convolutions with a concatenation of channels, and one of rows, between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(8, 16, 3, padding=1), torch.nn.Conv2d(32, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        return self.second(torch.cat([torch.cat([y, y.relu()], 1), torch.cat([y.sigmoid(), y], 1)], 2))
+
+
+def test_images_are_joined_with_channels_innermost() -> None:
+    model, inputs = Joined().bfloat16().eval(), (torch.randn(2, 8, 9, 7).bfloat16(),)
+    program = planned_for_gpu(model, *inputs)
+    assert problems(program(*inputs), exact(model, inputs)) == []
+    assert [2, 32, 18, 7] not in [stage["sizes"] for stage in program.summary["stages"]]
