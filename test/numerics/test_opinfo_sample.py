@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-from test.opinfo import try_sample
+from test.opinfo import try_gradients, try_sample
 from test.rotation import todays
 
 NAMES = (
@@ -31,3 +31,11 @@ def test_samples(op) -> None:
         for sample in todays(list(op.sample_inputs("cpu", dtype, requires_grad=False)), 1):
             outcome, detail = try_sample(op, sample)
             assert outcome not in ("wrong", "crash"), detail
+
+
+@pytest.mark.parametrize("op", todays([op for op in OPS if op.supports_autograd], 8), ids=lambda op: op.name)
+def test_gradients(op) -> None:
+    torch.manual_seed(0)
+    for sample in todays(list(op.sample_inputs("cpu", torch.float32, requires_grad=False)), 1):
+        outcome, detail = try_gradients(op, sample)
+        assert outcome not in ("wrong", "crash"), detail
