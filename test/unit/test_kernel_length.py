@@ -5,7 +5,8 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.compile import compile_gpu, compile_launches
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
-from kitsune_mlir.codegen.gpu.kernel.length import launches_within, operations_by_place
+from kitsune_mlir.codegen.gpu.kernel import executor
+from kitsune_mlir.codegen.gpu.kernel.length import LongKernel, check_parameters, launches_within, operations_by_place
 from kitsune_mlir.dialects import new_context
 from test.unit.test_launches import program
 
@@ -61,6 +62,22 @@ def test_a_kernel_that_is_too_long_becomes_launches() -> None:
     assert [len(code.engines) for code in (first, *later)] == [1, 1, 1]
     assert [code.manifest.follows for code in (first, *later)] == [False, True, True]
     assert not any(code.manifest.slots for code in (first, *later)), "nothing waits inside a launch of one task"
+
+
+def test_a_kernel_with_too_many_parameters_becomes_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensor maps fill half of what is possible; where they are few, the runs are halved; one run stays, and is an error."""
+    runs = [(1, {0, 1}), (2, {1, 2}), (1, {2, 3}), (1, {4})]
+    with pytest.raises(LongKernel, match="parameters of 1000 bytes; 768 are possible") as found:
+        check_parameters("k", 1000, 3 * 2 * 128, runs)
+    assert found.value.launches == (0, 0, 0, 1, 1)
+    with pytest.raises(LongKernel) as found:
+        check_parameters("k", 10_000, 9_000, runs)
+    assert found.value.launches == (0, 0, 0, 1, 1)
+    check_parameters("k", 1000, 1000, runs)
+    check_parameters("k", 1000, 10, runs[:1])
+    monkeypatch.setattr(executor, "MOST_PARAMETER_BYTES", 1)
+    tasks = _tasks(KernelOptions().most_operations)
+    assert tasks == [["t0"], ["t1"], ["t2"]]
 
 
 def test_a_launch_that_is_still_too_long_is_cut_again() -> None:

@@ -80,7 +80,7 @@ def _check_length(executor: Executor, name: str, options: KernelOptions) -> None
     # What stands between tasks, and what they share, goes to all of them alike.
     launches = launches_within(runs, [length * total // sum(lengths) for length in lengths], most // 2)
     if launches[-1]:
-        raise LongKernel(name, total, most, launches)
+        raise LongKernel(name, f"has {total} operations; option 'most_operations' allows {most}", launches)
 
 
 def replace_program(function: ir.Operation, options: KernelOptions, watch: Callable[[Decision], None] | None = None) -> Emitted:
@@ -90,8 +90,8 @@ def replace_program(function: ir.Operation, options: KernelOptions, watch: Calla
 
     Raises:
         CompileError, UnsupportedError: see `executor.build`.
-        LongKernel: it has more operations than `options.most_operations`, and its tasks could be several launches. The function
-            stays.
+        LongKernel: it has more operations than `options.most_operations`, or more parameters than a kernel may have, and its
+            tasks could be several launches. The function stays.
     """
     lower_queues(function)
     program = ProgramView(function)

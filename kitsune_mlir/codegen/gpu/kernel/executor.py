@@ -28,7 +28,8 @@ from kitsune_mlir.codegen.gpu.interface.operands import Arguments, Operands, Row
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.semaphores import Semaphores
 from kitsune_mlir.codegen.gpu.kernel.footprint import Footprint
-from kitsune_mlir.codegen.gpu.kernel.kernel import ArrayParameter, Kernel
+from kitsune_mlir.codegen.gpu.kernel.kernel import MOST_PARAMETER_BYTES, ArrayParameter, Kernel, parameter_bytes
+from kitsune_mlir.codegen.gpu.kernel.length import check_parameters
 from kitsune_mlir.codegen.gpu.kernel.live import counts_rows, endings, pass_over
 from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks, advance, by_multiprocessor
 from kitsune_mlir.codegen.gpu.kernel.planned import planned
@@ -122,6 +123,8 @@ class Builder:
         arrays = [ArrayParameter(pointers, 8, 8), ArrayParameter(max(1, len(tensor_maps)), 128, 64)]
         alone = [*arrays] if self.schedule.shared else [*["pointer"] * pointers, *tensor_maps]
         several = self.options.requests > 1
+        if not several and self.options.most_operations and self.placement.everywhere:
+            check_parameters(self.name, parameter_bytes(alone), MOST_PARAMETER_BYTES, needs.maps_of_runs())
         kernel = Kernel(
             self.name,
             ["pointer"] if several else alone,

@@ -81,6 +81,14 @@ class Footprint:
         """For each task, how many pieces of work are dealt out before its first."""
         return self.schedule.starts
 
+    def maps_of_runs(self) -> list[tuple[int, set[int]]]:
+        """Number of tasks, and numbers of the tensor maps, of each run of the schedule."""
+        plans = self.schedule.plans
+        return [
+            (len(run), {self._number_of(use) for number in run for use in plans[number].tensor_maps})
+            for run in self.schedule.runs
+        ]
+
     def _number_of(self, use: MapUse) -> int:
         return self.maps.setdefault((use.buffer.argument, use.buffer.offset, use.map), len(self.maps))
 

@@ -19,7 +19,7 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, wrap
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
 
-__all__ = ["ArrayParameter", "Compiled", "Kernel"]
+__all__ = ["MOST_PARAMETER_BYTES", "ArrayParameter", "Compiled", "Kernel", "parameter_bytes"]
 
 MOST_PARAMETER_BYTES = 32764
 """Bytes of all parameters of a kernel (CUDA C++ Programming Guide, "Kernel Parameters", from compute capability 7.0 on)."""
@@ -81,7 +81,7 @@ class Kernel:
             raise CompileError(f"kernel '{name}': a cluster has 1 to 16 blocks, not {cluster}")
         self.name = name
         self.parameters = tuple(parameters)
-        if (size := sum(map(_bytes, self.parameters))) > MOST_PARAMETER_BYTES:
+        if (size := parameter_bytes(self.parameters)) > MOST_PARAMETER_BYTES:
             raise CompileError(
                 f"kernel '{name}': its {len(self.parameters)} parameters take {size} bytes, "
                 f"at most {MOST_PARAMETER_BYTES} are possible"
@@ -149,6 +149,11 @@ class Kernel:
         llvm_ir = to_llvm_ir(self.module, fastmath)
         ptx = to_ptx(llvm_ir, chip)
         return Compiled(llvm_ir, ptx, assemble(ptx, chip), self.manifest())
+
+
+def parameter_bytes(parameters: Sequence[str | TensorMap | ArrayParameter]) -> int:
+    """Bytes that parameters of a kernel take together."""
+    return sum(map(_bytes, parameters))
 
 
 def _bytes(kind: str | TensorMap | ArrayParameter) -> int:

@@ -4,30 +4,35 @@ LLVM and ptxas take time that grows faster than a kernel: a training step's 138 
 operations (48,000 lines of PTX), 18.5 s as two, 10.4 s as four, 8.2 s as eight and 7.5 s as sixteen (on one core). Eight
 layers of Llama-3-8B for one token, 59,000 operations, take 10.5 s and stay one kernel: a launch more costs a few microseconds.
 What is longer becomes kernels of at most half the limit, from which on time is about linear.
+
+A kernel's parameters have a limit, too: a whole step of BERT-base has tensor maps of 87 KB, where 32 KB are possible.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence, Set
 
 from torch_mlir import ir
 
 from kitsune_mlir.errors import CompileError
 
-__all__ = ["LongKernel", "launches_within", "operations_by_place"]
+__all__ = ["LongKernel", "check_parameters", "launches_within", "operations_by_place"]
+
+
+TENSOR_MAP_BYTES = 128
 
 
 class LongKernel(CompileError):
-    """A kernel has too many operations: it had better be several.
+    """A kernel has too many operations or parameters: it had better be several.
 
     Attributes:
         launches: for each task of the program the number of the launch that should have it.
     """
 
-    def __init__(self, name: str, operations: int, most: int, launches: Sequence[int]):
+    def __init__(self, name: str, problem: str, launches: Sequence[int]):
         self.launches = tuple(launches)
-        super().__init__(f"kernel '{name}' has {operations} operations; option 'most_operations' allows {most}")
+        super().__init__(f"kernel '{name}' {problem}")
 
 
 def operations_by_place(module: ir.Operation) -> Counter[str]:
@@ -59,6 +64,33 @@ def launches_within(runs: Sequence[tuple[int, int]], lengths: Sequence[int], mos
         else:
             high = middle
     return _numbered(runs, lengths, high)
+
+
+def check_parameters(name: str, size: int, most: int, runs: Sequence[tuple[int, Set[Hashable]]]) -> None:
+    """See that a kernel's parameters are not too many.
+
+    Args:
+        size: bytes of all parameters.
+        most: that are possible. Tensor maps of a launch may take half of them; its pointers are those that its tasks use.
+        runs: number of tasks and tensor maps of each run, in order.
+
+    Raises:
+        LongKernel: they are, and there are several runs.
+    """
+    if size <= most or len(runs) < 2:
+        return
+    room, half = most // 2 // TENSOR_MAP_BYTES, len(runs) // 2
+    numbers: list[int] = []
+    held: set[Hashable] = set()
+    launch = 0
+    for tasks, maps in runs:
+        if numbers and len(held | maps) > room:
+            launch, held = launch + 1, set()
+        held |= maps
+        numbers += [launch] * tasks
+    if not launch:  # pointers are too many
+        numbers = [int(n >= half) for n, (tasks, _) in enumerate(runs) for _ in range(tasks)]
+    raise LongKernel(name, f"has parameters of {size} bytes; {most} are possible", numbers)
 
 
 def _numbered(runs: Sequence[tuple[int, int]], lengths: Sequence[int], most: int) -> list[int]:
