@@ -20,7 +20,11 @@ MISSES = 8
 
 class DirectCall:
     """A call without keywords whose arguments are all tensors and whose outputs are all new tensors, or lie where arguments do;
-    see `direct_call`."""
+    see `direct_call`.
+
+    Attributes:
+        silent: the output is None, which tells nobody whether the arguments fitted: only `bind` does.
+    """
 
     def __init__(
         self,
@@ -33,7 +37,7 @@ class DirectCall:
     ):
         import torch
 
-        self.counts = True
+        self.counts, self.silent = True, False
         self._types = (torch.Tensor, torch.nn.Parameter)
         self.device, self._index = device, device.index
         self.run = run
@@ -191,11 +195,13 @@ def direct_call(
         return unflatten([v if i is None else results[i] for i, v in zip(indices, values, strict=True)], out_spec)
 
     quick: Callable[[list[Any]], Any] = assemble
+    silent = False
     if out_spec == pytree.tree_structure(0):
         first, value = indices[0], values[0]
-        if first is None and value is None:
-            return None  # nothing to tell it from a call that does not fit
+        silent = first is None and value is None
         quick = (lambda results: value) if first is None else (lambda results: results[first])
     elif indices == list(range(len(signature.results))) and out_spec == pytree.tree_structure((0,) * len(indices)):
         quick = tuple
-    return DirectCall(signature, weights, device, run, quick, overwritten)
+    made = DirectCall(signature, weights, device, run, quick, overwritten)
+    made.silent = silent
+    return made

@@ -78,12 +78,14 @@ class Program:
         self._overwritten = Overwritten(signature)
         self._counts = True
         self._direct: DirectCall | None = None
+        self._quick: DirectCall | None = None  # the same, where its output tells whether the arguments fitted
         if runner is not None:
             self._weight_tensors, self._copies = placed(signature, self.weights, runner.device)
             device = torch.device(runner.device)
             own = [self.weights.get(weight.name) for weight in signature.weights]
             specs = self._in_spec, self._out_spec
             self._direct = direct_call(signature, self._weight_tensors, device, runner.run, *specs, own)
+            self._quick = None if self._direct is None or self._direct.silent else self._direct
 
     def with_weights(self, weights: Mapping[str, Any]) -> Program:
         """The same code with other weights, by name; those that are not given stay. This program stays as it is.
@@ -113,9 +115,9 @@ class Program:
             ArgumentError: an argument does not fit; the message names it, what it is and what is wanted.
             TargetError: the program's target cannot be used on this machine.
         """
-        if self._direct is not None and not kwargs:
+        if self._quick is not None and not kwargs:
             self._copies.refresh()
-            output = self._direct(args)
+            output = self._quick(args)
             if output is not None:
                 return output
         return self._call(args, kwargs)
