@@ -19,6 +19,9 @@ from kitsune_mlir.runtime.torch_stream import torch_stream
 
 __all__ = ["CudaEpochs", "PreparedEpoch"]
 
+MOST_RESIDENT = 3
+"""Blocks of a launch on each multiprocessor: more of them poll beside who works."""
+
 KEPT_MAPS = 16384
 """Encoded tensor maps that are kept, of 128 bytes each."""
 
@@ -36,7 +39,7 @@ class PreparedEpoch:
 
         manifest, self._kernel = kernel.manifest, kernel
         self.tickets, self.instances = epoch.tickets, len(epoch)
-        self.blocks = max(manifest.least_blocks, min(kernel.resident, epoch.tickets, blocks or kernel.resident))
+        self.blocks = max(manifest.least_blocks, min(kernel.most, epoch.tickets, blocks or kernel.resident))
         outer = torch_stream(stream, kernel.device.ordinal)
         reports = REPORT_BYTES * (1 + self.blocks) if manifest.debug else 0
         with torch.cuda.stream(outer):
@@ -52,7 +55,8 @@ class PreparedEpoch:
             host = torch.empty(len(packed.data), dtype=torch.uint8, pin_memory=True)
             host.numpy()[:] = packed.data
             self._words.copy_(host, non_blocking=True)
-        self._kept = arena, partials, scratch
+        self._kept = host, arena, partials, scratch
+        self._owners = [manifest.programs[instance.program] for instance in epoch.instances]
         self._cleared = [(self.counters.data_ptr(), self.counters.numel())]
         if epoch.partial_bytes:  # marks of an earlier run there would be taken for its own
             self._cleared.append((partials.data_ptr(), epoch.partial_bytes))
@@ -99,11 +103,22 @@ class PreparedEpoch:
         if waiting:
             task, slot, seen, wanted, block = min(waiting)
             steps = {step.step: step.name for program in manifest.programs for step in program.steps}
-            what = f"stage '{steps[task]}'" if task >= 0 else "an instance, for one before it"
+            what = f"stage '{steps[task]}'" if task >= 0 else "an instance, for the end of one before it"
+            counter = self._counter(slot)
             raise KitsuneError(
                 f"kernel '{manifest.kernel}': block {block} of {self.blocks} waits in {what}: {seen} posts seen of {wanted} "
-                f"needed at counter {slot} ({len(waiting)} blocks were waiting)"
+                f"needed at {counter} ({len(waiting)} blocks were waiting)"
             )
+
+    def _counter(self, slot: int) -> str:
+        """In words, which counter it is."""
+        first = 0
+        for number, program in enumerate(self._owners):
+            if slot < first + program.slots:
+                stages = ", ".join(step.name for step in program.steps)
+                return f"counter {slot - first} of instance {number} (stages {stages})"
+            first += program.slots
+        return f"counter {slot}, which is nobody's"
 
 
 class CudaEpochs:
@@ -115,7 +130,8 @@ class CudaEpochs:
         device: index of the device.
 
     Attributes:
-        resident: blocks that can run at a time.
+        most: blocks that can run at a time.
+        resident: blocks of a launch, if nothing else is asked for.
 
     Raises:
         TargetError: the device cannot run the kernel.
@@ -127,10 +143,11 @@ class CudaEpochs:
         function = load(self.device, cubin, manifest.kernel, manifest.threads, manifest.shared_bytes)
         self._function = function
         self.handle = int(function.handle)
-        self.resident = function.resident * self.device.multiprocessors
-        if self.resident < manifest.least_blocks:
+        self.most = function.resident * self.device.multiprocessors
+        self.resident = max(manifest.least_blocks, min(self.most, MOST_RESIDENT * self.device.multiprocessors))
+        if self.most < manifest.least_blocks:
             raise TargetError(
-                f"kernel '{manifest.kernel}' needs {manifest.least_blocks} blocks at the same time; {self.resident} can run"
+                f"kernel '{manifest.kernel}' needs {manifest.least_blocks} blocks at the same time; {self.most} can run"
             )
         self._encoded: dict[tuple[int, int], bytes] = {}
         self._numbers = {id(one): n for n, one in enumerate(m for program in manifest.programs for m in program.maps)}
@@ -139,7 +156,7 @@ class CudaEpochs:
         """Bring an epoch's words to the device, on a stream.
 
         Args:
-            blocks: that run it at most; None: as many as can.
+            blocks: that run it at most; None: `resident`.
         """
         return PreparedEpoch(self, epoch, stream, blocks)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +20,7 @@ _MAP_BYTES = 128
 MOST_TICKETS = 1 << 28
 
 
-@dataclasses.dataclass(frozen=True)
-class Instance:
+class Instance(NamedTuple):
     """A run of a program.
 
     Attributes:
@@ -66,7 +66,6 @@ class Epoch:
         self.instances: list[Instance] = []
         self.tickets = self.arena_bytes = self.partial_bytes = self.slots = 0
         self._links = self._maps = 0
-        self._words = [_words(program) for program in manifest.programs]
 
     def __len__(self) -> int:
         return len(self.instances)
@@ -82,8 +81,9 @@ class Epoch:
         wanted = program.arguments - 1
         if len(instance.pointers) != wanted:
             raise ArgumentError(f"program {instance.program} takes {wanted} pointers, got {len(instance.pointers)}")
-        if any(not 0 <= other < number for other in instance.upstream):
-            raise ArgumentError(f"instance {number} depends on {list(instance.upstream)}: those before it can be named only")
+        for other in instance.upstream:
+            if not 0 <= other < number:
+                raise ArgumentError(f"instance {number} depends on instance {other}, which is not there yet")
         if instance.predicate and instance.predicate_bytes not in (1, 4, 8):
             raise ArgumentError(f"a predicate has 1, 4 or 8 bytes, not {instance.predicate_bytes}")
         if self.tickets + program.pieces > MOST_TICKETS:
@@ -131,7 +131,7 @@ class Epoch:
         first = np.concatenate([[0], np.cumsum(pieces)[:-1]])
         tickets = data[: 8 * self.tickets].view(np.int32).reshape(-1, 2)
         tickets[:, 0] = np.repeat(np.arange(len(instances)), pieces)
-        tickets[:, 1] = np.concatenate([self._words[number] for number in which])
+        tickets[:, 1] = np.concatenate([programs[number].words for number in which])
 
         def of(name: str) -> np.ndarray:
             return np.array([getattr(program, name) for program in programs], np.int64)[which]
@@ -160,9 +160,13 @@ class Epoch:
         pairs = data[upstream_at : upstream_at + 8 * self._links].view(np.int32).reshape(-1, 2)
         pairs[:, 0], pairs[:, 1] = done[others], of("target")[others]
         whole[:, :RECORD_BYTES] = records.view(np.uint8).reshape(-1, RECORD_BYTES)
-        rows = whole[:, RECORD_BYTES:].view(np.uint64)
-        for row, instance, own in zip(rows, instances, arenas.tolist(), strict=True):
-            row[: len(instance.pointers) + 1] = (*instance.pointers, own)
+        width, rows = (each - RECORD_BYTES) // 8, list[int]()
+        zeros = [[0] * (width - program.arguments) for program in programs]
+        for instance, own in zip(instances, arenas.tolist(), strict=True):
+            rows += instance.pointers
+            rows.append(own)
+            rows += zeros[instance.program]
+        whole[:, RECORD_BYTES:] = np.array(rows, np.uint64).reshape(-1, width).view(np.uint8)
         if self._maps:
             maps = b"".join(
                 encode(one, _start(one, programs[instance.program], instance.pointers, own))
@@ -171,11 +175,6 @@ class Epoch:
             )
             data[maps_at : maps_at + len(maps)] = np.frombuffer(maps, np.uint8)
         return Packed(data, tickets_at, records_at, upstream_at, maps_at)
-
-
-def _words(program: EpochProgram) -> np.ndarray:
-    """The second words of a program's tickets."""
-    return np.concatenate([np.full(step.pieces, 2 * step.step + step.root, np.int32) for step in program.steps])
 
 
 def _rounded(size):  # of a number or an array

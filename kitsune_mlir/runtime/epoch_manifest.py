@@ -21,6 +21,7 @@ instance is given, which some engines do before they wait.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 
 import numpy as np
@@ -106,15 +107,20 @@ class EpochProgram:
     target: int
     steps: tuple[EpochStep, ...]
 
-    @property
+    @functools.cached_property
     def arguments(self) -> int:
         """Pointers that a run is given, the arena's included."""
         return len(self.input_bytes) + len(self.result_bytes) + 1
 
-    @property
+    @functools.cached_property
     def pieces(self) -> int:
         """Pieces of work of an instance: so many tickets it takes."""
         return sum(step.pieces for step in self.steps)
+
+    @functools.cached_property
+    def words(self) -> np.ndarray:
+        """The second words of an instance's tickets."""
+        return np.concatenate([np.full(step.pieces, 2 * step.step + step.root, np.int32) for step in self.steps])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +147,7 @@ class EpochManifest:
     programs: tuple[EpochProgram, ...]
     debug: bool = False
 
-    @property
+    @functools.cached_property
     def record_bytes(self) -> int:
         """Bytes from one record to the next."""
         return record_bytes(max(program.arguments for program in self.programs))

@@ -37,6 +37,7 @@ class Epochs:
         kernel: the programs that an epoch can have.
         loaded: the same on its device.
         current: the caller's stream.
+        handle: of it, which is quicker to ask for.
 
     Attributes:
         launches, alone: epochs that were launched, and entries that were run by themselves.
@@ -49,8 +50,10 @@ class Epochs:
         kernel: EpochKernel,
         loaded: CudaEpochs,
         current: Callable[[], Any],
+        handle: Callable[[], int],
     ):
         self._hazards, self._ended, self._kernel, self._current = hazards, ended, kernel, current
+        self._handle_of, self._handle = handle, -1
         self._loaded = loaded
         self._numbers: weakref.WeakKeyDictionary[Program, int] = weakref.WeakKeyDictionary()
         self._epoch = Epoch(kernel.manifest)
@@ -67,11 +70,12 @@ class Epochs:
 
     def submit(self, task: Task, upstream: Sequence[Task]) -> None:
         """Put a task into the epoch, behind those that it waits for."""
-        stream = self._current()
-        if self._stream is not None and stream != self._stream:
+        if (handle := self._handle_of()) != self._handle:
             self._launch()
-            stream.wait_event(self._last)
-        self._stream = stream
+            stream = self._current()
+            if self._last is not None:
+                stream.wait_event(self._last)
+            self._stream, self._handle = stream, handle
         call = task.call
         assert call is not None
         number = self._number(call)
@@ -121,8 +125,11 @@ class Epochs:
         self._epoch, self._tasks, self._places = Epoch(self._kernel.manifest), [], {}
         failed: BaseException | None = None
         try:
-            self._loaded.prepare(epoch, stream.cuda_stream).run()
+            prepared = self._loaded.prepare(epoch, stream.cuda_stream)
+            prepared.run()
             self.launches += 1
+            if self._kernel.manifest.debug:
+                prepared.check()
         except Exception as error:
             failed = error
         self._last = stream.record_event()

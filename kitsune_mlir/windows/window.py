@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -241,8 +242,9 @@ class Window:
             return torch.cuda.current_stream(device)
 
         if self._kernel is not None:
-            loaded = self._kernel.on(torch.device(device).index or 0)
-            return Epochs(self._hazards, self._ended, self._kernel, loaded, current)
+            index = torch.device(device).index or 0
+            handle = functools.partial(torch._C._cuda_getCurrentRawStream, index)
+            return Epochs(self._hazards, self._ended, self._kernel, self._kernel.on(index), current, handle)
         if kind == "streams":
             return Streams(self._hazards, self._ended, lambda: torch.cuda.Stream(device), current, STREAMS)
         threads = SYNCHRONIZED if self._threads is None else self._threads

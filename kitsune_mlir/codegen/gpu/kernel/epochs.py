@@ -212,10 +212,10 @@ class _EpochBuilder(Builder):
         def share(ticket: Value) -> Value:
             """Thread 0's ticket, for all."""
             if_(thread_id() == 0, lambda: store(ticket, self.claimed))
+            # The second one is for compute-sanitizer's racecheck (docs/gpu-executor.md).
             sync_block()
-            shared = load(self.claimed, "i32")
             sync_block()
-            return shared
+            return load(self.claimed, "i32")
 
         if self.together:
             while_(
