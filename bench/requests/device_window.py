@@ -3,8 +3,8 @@
     python -m bench.requests.device_window build DIR               # needs the compiler, no GPU
     python -m bench.requests.device_window run DIR [--json FILE]   # needs a Hopper GPU; no compiler
 
-A task is a chain of sines of 32 numbers in one tile, long enough for about five microseconds; how long it is by itself is the
-difference between chains of two lengths. DAGs: "tree_lstm", recorded from eager calls of a child-sum Tree-LSTM over 64 leaves;
+A task is a chain of eight sines of 32 numbers in double precision by one warp: how long, is twice the difference between that
+and one of four, from chains of both. DAGs: "tree_lstm", recorded from eager calls of a child-sum Tree-LSTM over 64 leaves;
 "layers_12", drawn: as many tasks and levels as a step of mujoco-torch's ant has, listed depth first. The bound is that of
 blocks that take tasks in the order of the list and lose no time between them (`in_order`). Peers are timed in the same run:
 the same programs one after the other in a graph, in a graph with the DAG's own edges on 16 streams, and the window of streams.
@@ -46,14 +46,14 @@ Dag = list[list[int]]
 
 
 class Node(nn.Module):
-    """A task that reads some tensors of `WIDTH` numbers and writes one."""
+    """A task that reads some tensors and writes one."""
 
     def __init__(self, steps: int):
         super().__init__()
         self.steps = steps
 
     def forward(self, *given: Tensor) -> Tensor:
-        y = functools.reduce(torch.add, given)
+        y = functools.reduce(torch.add, given) + 1
         for _ in range(self.steps):
             y = torch.sin(y)
         return y
@@ -68,12 +68,12 @@ class Bump(nn.Module):
 
 def modules() -> dict[str, tuple[nn.Module, tuple[Tensor, ...]]]:
     """What is compiled, by name, with example arguments."""
-    x = torch.zeros(WIDTH)
+    x = torch.zeros(WIDTH, dtype=torch.float64)
     found: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
-        f"node_{count}": (Node(STEPS), (x,) * count) for count in range(1, MOST + 1)
+        f"node_{count}": (Node(STEPS), tuple(x.clone() for _ in range(count))) for count in range(1, MOST + 1)
     }
     return found | {
-        "node_long": (Node(2 * STEPS), (x,)),
+        "node_half": (Node(STEPS // 2), (x,)),
         "bump": (Bump(), (torch.zeros(1),)),
         "rows": (Bump(), (torch.zeros(2048, 256),)),
     }
@@ -217,26 +217,28 @@ class Bench:
         one.zero_()
         chain.run()
         assert float(one) == count, f"{count} hops gave {float(one)}"
-        found["dependent hop, us"] = (microseconds(chain.run) - least) / (count - 1)
+        for blocks in sorted({8, 132, 264, self.loaded.resident, self.loaded.most}):
+            chain = self.prepared([("bump", (one, one), [n - 1] if n else []) for n in range(count)], blocks)
+            found[f"dependent hop, {blocks} blocks, us"] = (microseconds(chain.run) - least) / (count - 1)
         rows = [torch.zeros(2048, 256, device="cuda") for _ in range(8)]
         wide = self.prepared([("rows", (rows[n % 8], rows[n % 8]), []) for n in range(64)])
         found["independent tiles, millions a second"] = wide.tickets / microseconds(wide.run)
         many = [torch.zeros(1, device="cuda") for _ in range(256)]
         fan = self.prepared([("bump", (many[n % 256], many[n % 256]), []) for n in range(16384)])
         found["independent tasks of a tile, millions a second"] = fan.tickets / microseconds(fan.run)
-        x, y = (torch.zeros(WIDTH, device="cuda") for _ in range(2))
-        long, usual = (
-            self.prepared([(name, (x, y), [n - 1] if n else []) for n in range(500)]) for name in ("node_long", "node_1")
+        x, y = (torch.zeros(WIDTH, dtype=torch.float64, device="cuda") for _ in range(2))
+        whole, half = (
+            microseconds(self.prepared([(name, (x, y), [n - 1] if n else []) for n in range(500)], 132).run) / 500
+            for name in ("node_1", "node_half")
         )
-        both = microseconds(long.run) / 500, microseconds(usual.run) / 500
-        found["a task, us"], found["hop between tasks, us"] = both[0] - both[1], 2 * both[1] - both[0]
+        found["a task, us"], found["hop between tasks, us"] = 2 * (whole - half), 2 * half - whole
         return found
 
     def dag(self, name: str, task: float) -> dict[str, float]:
         """A DAG's times, microseconds."""
         dag: Dag = json.loads((self.folder / f"{name}.json").read_text())
-        source = torch.randn(WIDTH, device="cuda")
-        outputs = [torch.zeros(WIDTH, device="cuda") for _ in dag]
+        source = torch.randn(WIDTH, dtype=torch.float64, device="cuda")
+        outputs = [torch.zeros(WIDTH, dtype=torch.float64, device="cuda") for _ in dag]
         reads = [[outputs[one] for one in own] or [source] for own in dag]
         assert max(map(len, reads)) <= MOST
         calls = [(f"node_{len(given)}", (*given, out), own) for given, out, own in zip(reads, outputs, dag, strict=True)]

@@ -1,7 +1,7 @@
 """Windows on a GPU: streams and events, the paper's form, and one kernel an epoch, beside running one after the other.
 
     python -m test.gpu.window_programs build DIR               # needs the compiler, no GPU
-    python -m test.gpu.window_programs run DIR [--time]        # needs a Hopper GPU; no compiler
+    python -m test.gpu.window_programs run DIR [BACK_END...] [--time]        # needs a Hopper GPU; no compiler
 
 Random streams of programs, some of which change arguments or weights in place; values that are read between, work of the
 caller's own stream before and after, memory that is freed while it is in use: all must be equal to the bit to running one after
@@ -29,8 +29,10 @@ from bench.requests.window_nets import NETS, Net
 from test.gpu.driver import program_main
 
 STREAMS, STEPS, ROWS, WIDTH = 60, 200, 16, 256
-BACK_ENDS = ("device", "streams", "synchronized")
+BACK_ENDS = ("device", "device, debug", "streams", "synchronized")
 KERNEL = "window.epoch"
+STREAM = ("layer", "product", "scaled", "total")
+"""Programs of random streams."""
 
 
 class Total(nn.Module):
@@ -57,11 +59,24 @@ def scaled_(x: Tensor, y: Tensor) -> None:
     x.mul_(0.5).add_(y)
 
 
+def grow_(x: Tensor) -> None:
+    """One step of a loop."""
+    x.mul_(1.5).add_(0.25)
+
+
+def below(x: Tensor) -> Tensor:
+    """Whether the loop goes on."""
+    return x.sum() < 1e5
+
+
 def modules() -> dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]]:
     """What is compiled, by name, with example arguments."""
     x, y = torch.zeros(ROWS, WIDTH), torch.zeros(ROWS, WIDTH)
     layer = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))
-    return {"product": (product, (x, y)), "scaled": (scaled_, (x, y)), "total": (Total(), (x,)), "layer": (layer, (x,))}
+    return {"product": (product, (x, y)), "scaled": (scaled_, (x, y)), "total": (Total(), (x,)), "layer": (layer, (x,))} | {
+        "grow": (grow_, (x,)),
+        "below": (below, (x,)),
+    }
 
 
 def build(folder: Path, names: Sequence[str]) -> None:
@@ -72,23 +87,26 @@ def build(folder: Path, names: Sequence[str]) -> None:
     programs = [kitsune_mlir.compile(model, args, target="sm_90a") for model, args in modules().values()]
     for name, program in zip(modules(), programs, strict=True):
         program.save(folder / f"{name}.kit", ir=False)
-    kernel = kitsune_mlir.epoch_kernel(programs)
-    kernel.save(folder / KERNEL)
-    print(f"epoch kernel: {kernel.resources}", flush=True)
+    for debug in (False, True):
+        kernel = kitsune_mlir.epoch_kernel(programs, {"debug": debug})
+        kernel.save(folder / f"{KERNEL}{'.debug' * debug}")
+        print(f"epoch kernel{', debug' * debug}: {kernel.resources}", flush=True)
 
 
 def opened(folder: Path, back_end: str, size: int = 128) -> Any:
     """A window with a back end."""
     import kitsune_mlir
 
-    return kitsune_mlir.Window(size=size, back_end=back_end, kernel=_kernel(folder) if back_end == "device" else None)
+    kind, _, debug = back_end.partition(", ")
+    path = folder / f"{KERNEL}{'.debug' if debug else ''}"
+    return kitsune_mlir.Window(size=size, back_end=kind, kernel=_kernel(path) if kind == "device" else None)
 
 
 @functools.cache
-def _kernel(folder: Path) -> Any:
+def _kernel(path: Path) -> Any:
     from kitsune_mlir.runtime.epoch_kernel import EpochKernel
 
-    return EpochKernel.load(folder / KERNEL)
+    return EpochKernel.load(path)
 
 
 def random_stream(draw: random.Random, programs: dict, again: dict, make: Callable[[int], Any], steps: int = STEPS) -> str:
@@ -97,7 +115,7 @@ def random_stream(draw: random.Random, programs: dict, again: dict, make: Callab
     first = [torch.randn(ROWS, WIDTH, device="cuda") for _ in range(6)]
     values, same = [v.clone() for v in first], [v.clone() for v in first]
     for step in range(steps):
-        name, a, b = draw.choice([*programs]), draw.randrange(6), draw.randrange(5)
+        name, a, b = draw.choice(STREAM), draw.randrange(6), draw.randrange(5)
         b = (a + 1 + b) % 6
         mine, other = programs[name], again[name]
         if name == "scaled":
@@ -116,6 +134,27 @@ def random_stream(draw: random.Random, programs: dict, again: dict, make: Callab
     torch.cuda.synchronize()
     wrong = [n for n, (value, twin) in enumerate(zip(values, same, strict=True)) if not value.equal(twin)]
     return f"tensors {wrong} differ at the end" if wrong else ""
+
+
+def loop(programs: dict, make: Callable[[int], Any], least: int = 40) -> str:
+    """Loops whose number of steps the device finds out: conditional entries; what is wrong, in words."""
+    window, bad = make(64), []
+    for start in (0.0, 1.0, 100.0, 1e6):
+        x, y = (torch.full((ROWS, WIDTH), start, device="cuda") for _ in range(2))
+        steps = 0
+        while bool(programs["below"](y)):
+            programs["grow"](y)
+            steps += 1
+        assert steps < least
+        flag = window.append(programs["below"], (x,))
+        for _ in range(least):
+            window.append(programs["grow"], (x,), when=flag)
+            flag = window.append(programs["below"], (x,))
+        window.flush()
+        torch.cuda.synchronize()
+        if not x.equal(y) or bool(flag.output):
+            bad.append(f"from {start}: {float(x[0, 0])} after {steps} steps, wanted {float(y[0, 0])}")
+    return "; ".join(bad)
 
 
 def small(folder: Path) -> str:
@@ -150,17 +189,20 @@ def run(folder: Path, names: Sequence[str], given: argparse.Namespace) -> int:
     import kitsune_mlir
 
     failed = 0
-    for back_end in BACK_ENDS:
+    for back_end in names or BACK_ENDS:
         bad = ""
         loaded = [{p.stem: kitsune_mlir.load(p) for p in sorted(folder.glob("*.kit"))} for _ in range(2)]
-        for seed in range(STREAMS // 6 if back_end == "synchronized" else STREAMS):
+        for seed in range(STREAMS if back_end in ("device", "streams") else STREAMS // 6):
             for each in loaded:
                 each["total"].weights["total"].zero_()
             make = functools.partial(opened, folder, back_end)
             bad = bad or random_stream(random.Random(seed), loaded[0], loaded[1], make)
         failed += bool(bad)
         print(f"{'FAIL' if bad else 'ok  '} {back_end}: random streams {bad}", flush=True)
-    for name, net in NETS.items():
+        bad = loop(loaded[0], functools.partial(opened, folder, back_end))
+        failed += bool(bad)
+        print(f"{'FAIL' if bad else 'ok  '} {back_end}: loops {bad}", flush=True)
+    for name, net in () if names else NETS.items():
         try:
             bad = captured_net(net, 40)
         except (IndexError, RuntimeError, ValueError) as error:  # a wrong value was read

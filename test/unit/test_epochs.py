@@ -220,3 +220,13 @@ def test_a_window_on_the_device_needs_a_kernel():
     for given in ({"back_end": "device"}, {"back_end": "threads", "kernel": object()}):
         with pytest.raises(ArgumentError, match="kernel"):
             kitsune_mlir.Window(**given)
+
+
+def test_a_warp_is_together_when_its_block_meets(programs: list[Program]):
+    """Thread 0 alone stores the ticket; a block barrier that it meets apart from its warp is undefined."""
+    with unassembled():
+        text = kitsune_mlir.epoch_kernel(programs[:1]).ptx
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    stored = next(n for n, line in enumerate(lines) if line.startswith("st.shared.b32"))
+    met = next(n for n, line in enumerate(lines[stored:], stored) if line.startswith(("bar.sync", "barrier.sync")))
+    assert lines[met - 1].startswith("bar.warp.sync")

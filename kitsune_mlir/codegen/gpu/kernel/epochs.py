@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import llvm
 
-from kitsune_mlir.codegen.gpu.emit.control_flow import block_id, for_, grid_size, if_, sync_block, thread_id, while_
+from kitsune_mlir.codegen.gpu.emit.control_flow import block_id, for_, grid_size, if_, sync_block, sync_warp, thread_id, while_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh, inline_ptx
 from kitsune_mlir.codegen.gpu.emit.memory import GLOBAL, load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, cast, i32, i64, wrap
@@ -212,9 +212,10 @@ class _EpochBuilder(Builder):
         def share(ticket: Value) -> Value:
             """Thread 0's ticket, for all."""
             if_(thread_id() == 0, lambda: store(ticket, self.claimed))
-            # The second one is for compute-sanitizer's racecheck (docs/gpu-executor.md).
+            # LLVM threads the branch over the loop's back edge; a block barrier wants a warp together (PTX ISA, "bar.sync").
+            sync_warp()
             sync_block()
-            sync_block()
+            sync_block()  # for compute-sanitizer's racecheck (docs/gpu-executor.md)
             return load(self.claimed, "i32")
 
         if self.together:
@@ -244,6 +245,7 @@ class _EpochBuilder(Builder):
             store(load(offset(source, start), "i64", constant=True), offset(self.record, start))
 
         for_(thread * 8, self.record_bytes, 8 * self.threads, copy)
+        sync_warp()
         sync_block()
         predicate, waits = self._field("predicate"), self._field("upstream_count")
         wanted = ((place & 1) != 0) | (predicate != 0)
@@ -267,6 +269,7 @@ class _EpochBuilder(Builder):
 
         thread = thread_id()
         if_(thread.below(32), lambda: for_(thread, waits, 32, poll) and None)
+        sync_warp()
         sync_block()
         if self.fences:
             fence_async()
