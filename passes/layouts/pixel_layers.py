@@ -27,12 +27,13 @@ def pixel_layers(operations: list[ir.Operation]) -> set[ir.Value]:
 
 
 def _is_of_pixels(op: ir.Operation) -> bool:
-    """Whether a convolution of 16-bit numbers has one tap and makes each pixel of the same pixel; not of padded images, nor of
-    channels that TMA cannot step over. (Exact f32 means something else for products.)"""
+    """Whether a convolution of 16-bit numbers has one tap and makes each pixel of the same pixel; not of padded images, of
+    channels that TMA cannot step over, or of one pixel (`is_one_pixel`). (Exact f32 means something else for products.)"""
     if not is_convolution(op):
         return False
     image, weight, _ = op.operands
-    if shape_of(weight)[2:] != [1, 1] or shape_of(image)[2:] != shape_of(op.results[0])[2:]:
+    pixels = shape_of(image)[2:]
+    if shape_of(weight)[2:] != [1, 1] or pixels == [1, 1] or pixels != shape_of(op.results[0])[2:]:
         return False
     if str(ir.ShapedType(image.type).element_type) not in HALF_TYPES:
         return False
