@@ -74,6 +74,14 @@ def _add(path, number):
     add_results(path, {"environment": "old"}, [{"case": f"{number:03d}", "ok": True}])
 
 
+def test_results_that_stay_keep_their_commit(tmp_path):
+    path = tmp_path / "table"
+    for commit, cases in (("one", "ab"), ("two", "bc"), ("three", "c")):
+        add_results(path, {"environment": {"commit": commit}}, [{"case": case} for case in cases])
+    results = json.loads(path.read_text())["results"]
+    assert results == [{"commit": "one", "case": "a"}, {"commit": "two", "case": "b"}, {"case": "c"}]
+
+
 def test_parts_of_one_commit_become_a_table(tmp_path):
     environment = {"commit": "one", "device": "NVIDIA H200", "driver": "1"}
 
