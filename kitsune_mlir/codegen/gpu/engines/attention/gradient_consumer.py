@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.emit.approx_math import LOG2_E, exp2
-from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_warp
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.convert import pack_values
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
@@ -137,9 +137,10 @@ class _Consumer:
             across = wgmma.SharedOperand(plan.blocks[0], base, transposed=True)
             sums[0] = wgmma.multiply(sums[0], pack_values(changes, dtype), across, pattern.width, dtype)
         found = wgmma.wait(0, [value for values in sums.values() for value in values])
-        if plan.keys:
-            sync_warp()  # all lanes have read the slot's numbers, and one tells
-        if_(self.lane == 0, self.ring.empty(slot.stage).arrive)
+        if plan.keys:  # each lane has read numbers in the slot, and tells for itself
+            self.ring.empty(slot.stage).arrive()
+        else:
+            if_(self.lane == 0, self.ring.empty(slot.stage).arrive)
         return [*self.ring.next(slot).values, *found]
 
     def _signed(self, weights: list[Value], index: Value) -> list[Value]:

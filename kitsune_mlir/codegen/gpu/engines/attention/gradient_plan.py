@@ -30,7 +30,7 @@ REGISTERS, MASKED_REGISTERS = 192, 160
 LEAST_BLOCK = 48
 """Streamed rows of a block with both sums in registers: with fewer, products wait for shared memory."""
 LANES = 32
-"""Of the warp that copies the numbers of queries' rows; each says that a slot is full."""
+"""Of a warp: each that has written numbers of queries' rows, or read them, says so (docs/gpu-executor.md)."""
 STEP_ROWS = 16
 """Of a product's step along streamed rows."""
 MOST_SLOTS = 6
@@ -134,7 +134,8 @@ def make_gradient_plan(engine: str, task: TaskView, options: KernelOptions) -> P
     buffers = [first, second, *results, *last]
     # resident full, empty; results full and empty of each warpgroup; full and empty of the ring's slots
     barriers = [1, roles.CONSUMERS, *[roles.WARPGROUP_THREADS] * 2, *[1] * 2]
-    barriers += [1 + LANES if plan.keys else 1] * plan.slots + [roles.CONSUMERS * WARPS] * plan.slots
+    readers = roles.CONSUMERS * WARPS * (LANES if plan.keys else 1)
+    barriers += [1 + LANES if plan.keys else 1] * plan.slots + [readers] * plan.slots
     return Plan(
         engine,
         task,
