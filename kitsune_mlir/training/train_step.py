@@ -217,7 +217,8 @@ class TrainStep:
     def _forward_inside_ddp(self) -> Callable[..., Any]:
         """As `_forward`, with a compiled module in DDP: it cuts graphs where buckets end, and sends each when it is full."""
         inner = self._model.module
-        compiled, loss_fn = self._compile(inner._call_impl), self._compile(self.loss_fn)
+        compiled = self._compile(inner._call_impl)
+        loss_fn: Callable[..., Any] = self._compile(self.loss_fn)
 
         def forward(inputs: Any, targets: Sequence[Any]) -> Any:
             before, inner._compiled_call_impl = inner._compiled_call_impl, compiled
