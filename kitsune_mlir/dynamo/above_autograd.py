@@ -22,13 +22,14 @@ _KEY = DispatchKey.CompositeImplicitAutograd
 
 
 @contextmanager
-def composites_replaced(training: bool) -> Iterator[None]:
+def composites_replaced(training: bool, attention_dropout: bool = False) -> Iterator[None]:
     """While a model is traced (by a thread that holds Dynamo's lock), composite operators are traced as what they decompose to.
 
     Args:
         training: whether gradients have to go through what is traced.
+        attention_dropout: whether that of attention is part of it where it can be.
     """
-    replaced = composites(training)
+    replaced = composites(training, attention_dropout)
     with kernels_restored(replaced):
         for op, how in replaced.items():
             op.py_kernels[_KEY] = _with_fallback(op, how)

@@ -88,8 +88,8 @@ def compiled_graph(
         partition_fn=partitioned,
         keep_inference_input_mutations=True,
     )
-    nothing = contextlib.nullcontext()
-    with composites_replaced(training), kept_whole() if training else nothing, saved() if saving() else nothing:
+    nothing, replaced = contextlib.nullcontext(), composites_replaced(training, graph_options.attention_dropout)
+    with replaced, kept_whole() if training else nothing, saved() if saving() else nothing:
         try:
             run = compiled(gm, example_inputs)
         except (KitsuneError, *told_to_dynamo()):

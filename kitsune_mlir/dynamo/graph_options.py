@@ -39,6 +39,8 @@ class GraphOptions:
         buckets: the sizes of such programs, in place of those that grow; larger ones grow from the last.
         background: PyTorch runs graphs until other processes have compiled them. Nothing is timed then.
         cudagraphs: record the calls of a graph, programs and islands, and replay them (`recorded.py`); nothing on the host.
+        attention_dropout: in training on a GPU, make dropout of attention in 16 bits in its own kernels (Philox of a seed that
+            PyTorch draws, and each probability's place): repeatable, not eager's numbers. Else PyTorch runs such attention.
         trace_ir: levels ("stages", "tiles", ...; `Program.ir`) whose text of each program is put among PyTorch's traces.
     """
 
@@ -51,6 +53,7 @@ class GraphOptions:
     buckets: tuple[int, ...] = ()
     background: bool = False
     cudagraphs: bool = False
+    attention_dropout: bool = False
     trace_ir: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

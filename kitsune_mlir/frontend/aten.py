@@ -120,14 +120,16 @@ def _of_known_sizes(how: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @functools.cache
-def composites(training: bool) -> Mapping[Any, Callable[..., Any]]:
+def composites(training: bool, attention_dropout: bool = False) -> Mapping[Any, Callable[..., Any]]:
     """Of the table, this project's decompositions of composite operators, which PyTorch takes apart before it asks a table.
 
     Args:
         training: such as autograd knows what to do with; others become operators of our own.
+        attention_dropout: whether that of attention is part of it where it can be.
     """
     key, usual = torch._C.DispatchKey.CompositeImplicitAutograd, get_decomposition_table()
-    trained = {**TRAINED, torch.ops.aten.scaled_dot_product_attention.default: trained_attention}
+    attention = functools.partial(trained_attention, dropout_inside=attention_dropout)
+    trained = {**TRAINED, torch.ops.aten.scaled_dot_product_attention.default: attention}
     return {
         op: _with_own_memory(how)
         for op, how in {**decomposition_table(), **(trained if training else {})}.items()

@@ -35,6 +35,7 @@ class Asked:
         update: whether the optimizer updates parameters; else gradients are left in `grad`.
         scaler: that scales the loss, and has its tensors.
         before_update: is called between gradients and update; what it does to gradients is traced.
+        attention_dropout: whether that of attention is part of it where it can be.
     """
 
     modules: Sequence[nn.Module]
@@ -43,6 +44,7 @@ class Asked:
     update: bool
     scaler: torch.amp.GradScaler | None = None
     before_update: Callable[[], Any] | None = None
+    attention_dropout: bool = False
 
     @property
     def others(self) -> Sequence[dict[str, Any]]:
@@ -151,7 +153,7 @@ def traced(
         return [value.detach() for value in results]
 
     flat = [*held, *(g for g in grads if g is not None), *(t for some in slots for t in some), *batch_tensors]
-    with tracing_lock, composites_replaced(True), kept_whole():
+    with tracing_lock, composites_replaced(True, asked.attention_dropout), kept_whole():
         graph = traced_whole(step, flat)
     return Traced(graph, _only_used(graph), **found)
 

@@ -172,7 +172,8 @@ class TrainStep:
         else:
             try:
                 forward = (lambda *flat: self._forward(*tree_unflatten(flat, spec))) if spec is not None else None
-                asked = Asked(self._modules, forward, self.optimizer, update, self.scaler, self.before_update)
+                more = self.scaler, self.before_update, self._asked[0].attention_dropout
+                asked = Asked(self._modules, forward, self.optimizer, update, *more)
                 step = CompiledStep(asked, batch, *self._asked, self.reports.append)
             except UnsupportedError as error:
                 if self._asked[0].require_full:

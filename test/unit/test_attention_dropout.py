@@ -115,7 +115,14 @@ def test_two_choices_are_no_pair_of_sums() -> None:
 
 def test_on_the_host_dropout_is_pytorchs() -> None:
     q, k, v = (torch.randn(1, 2, 16, 8, requires_grad=True) for _ in range(3))
+    assert trained_attention(q, k, v, dropout_p=0.5, dropout_inside=True) is NotImplemented
+
+
+def test_without_the_option_dropout_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradients, "DROPPED_INSIDE", {"cpu"})
+    q, k, v = (torch.randn(1, 2, 16, 8, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
     assert trained_attention(q, k, v, dropout_p=0.5) is NotImplemented
+    assert trained_attention(q, k, v, dropout_p=0.5, dropout_inside=True) is not NotImplemented
 
 
 def test_a_compiled_step_repeats_with_the_generators_seed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +130,8 @@ def test_a_compiled_step_repeats_with_the_generators_seed(monkeypatch: pytest.Mo
     monkeypatch.setattr(gradients, "DROPPED_INSIDE", {"cpu"})
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 2, 40, 16, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
-    attend = torch.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.3), backend="kitsune")
+    attention = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.3)  # noqa: E731
+    attend = torch.compile(attention, backend="kitsune", options={"attention_dropout": True})
 
     saved: list[Tensor] = []
 

@@ -27,7 +27,7 @@ from kitsune_mlir.frontend.dtypes import NARROW, widened
 __all__ = ["Dropout", "attention_gradients", "attention_with_statistics", "trained_attention"]
 
 DROPPED_INSIDE = {"cuda"}
-"""Devices on which dropout is part of attention."""
+"""Devices on which dropout can be part of attention."""
 
 
 def attention_with_statistics(
@@ -149,11 +149,13 @@ def trained_attention(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
+    dropout_inside: bool = False,
 ) -> Tensor:
     """`scaled_dot_product_attention` with a gradient of its own; arguments and results are the same.
 
-    A mask that is trained, and operands whose leading dimensions differ, have autograd's. On a GPU dropout of 16-bit operands
-    is part of it, of a seed from PyTorch's generator: repeatable, but not eager's numbers; elsewhere it is PyTorch's.
+    A mask that is trained, and operands whose leading dimensions differ, have autograd's. With
+    `dropout_inside` dropout of 16-bit operands on a GPU is part of it, of a seed from PyTorch's generator: repeatable, but not
+    eager's numbers. Else attention with dropout is PyTorch's.
     """
     given = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
     operands = (query, key, value)
@@ -161,7 +163,8 @@ def trained_attention(
     alike = query.ndim == key.ndim == value.ndim > 2 and query.shape[:-3] == key.shape[:-3] == value.shape[:-3]
     alike = alike and key.shape[-3] == value.shape[-3] and (enable_gqa or query.shape[-3] == key.shape[-3])
     one_type = query.dtype == key.dtype == value.dtype and query.dtype.is_floating_point
-    inside = dropout_p == 0 or (query.device.type in DROPPED_INSIDE and query.dtype in NARROW and dropout_p < 1)
+    inside = dropout_inside and query.device.type in DROPPED_INSIDE and query.dtype in NARROW and dropout_p < 1
+    inside = inside or dropout_p == 0
     if not trained or not inside or not alike or not one_type or (attn_mask is not None and attn_mask.requires_grad):
         return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, **given)
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
