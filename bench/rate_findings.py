@@ -52,9 +52,9 @@ def table(cases: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def in_use(name: str, unit: str) -> float:
-    """A rate of the table, a field of `rates.ENGINES`, or one of the H200's `Target`, in microseconds or GB/s."""
-    if engine := re.fullmatch(r"ENGINES\['(\w+)'\]\.(\w+)", name):
-        value, own = getattr(rates.ENGINES[engine[1]], engine[2]), "s" if unit == TIME else "B/s"
+    """A rate of the table, a field of `rates.ENGINES` or `rates.SIMULATED`, or of the H200's `Target`, in us or GB/s."""
+    if engine := re.fullmatch(r"(ENGINES|SIMULATED)\['(\w+)'\]\.(\w+)", name):
+        value, own = getattr(getattr(rates, engine[1])[engine[2]], engine[3]), "s" if unit == TIME else "B/s"
     elif name.startswith("Target."):
         value, own = getattr(find_target("h200"), name.removeprefix("Target.")), "B/s"
     else:

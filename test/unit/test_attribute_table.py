@@ -41,6 +41,8 @@ UPSTREAM = {
         "fastmath",
         "ordering",
         "syncscope",
+        "asm_string",
+        "ptxCode",
         "name",
     ),
     *("operandSegmentSizes", "passthrough", "targets"),

@@ -64,6 +64,6 @@ def test_the_host_fails(tmp_path, monkeypatch, capfd) -> None:
 
 
 def test_what_comes_before_the_engines_fails(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("kitsune_mlir.codegen.gpu.kernel.executor.make_schedule", broken)
+    monkeypatch.setattr("kitsune_mlir.codegen.gpu.kernel.planned.make_schedule", broken)
     with pytest.raises(CompileError, match="the code generator failed: KeyError"):
         kitsune_mlir.compile(Doubled(), (torch.randn(3, 7),), target="sm_90a", options={"reproducer_dir": str(tmp_path)})

@@ -13,19 +13,17 @@ from kitsune_mlir.dialects.verify import walk
 
 __all__ = ["coherent"]
 
-_CODE = {"llvm.inline_asm": "asm_string", "nvvm.inline_ptx": "ptxCode"}
-
 
 def coherent(module: ir.Operation) -> None:
     """Turn all loads of data through the read-only cache into plain ones; of addresses, which the host writes, they stay."""
     for op in list(walk(module)):
         if op.name == "llvm.load" and "invariant" in op.attributes and _of_data(op):
             del op.attributes["invariant"]
-        elif op.name in _CODE:
-            code = ir.StringAttr(op.attributes[_CODE[op.name]]).value
+        for name in ("asm_string", "ptxCode"):  # of llvm.inline_asm and nvvm.inline_ptx
+            code = ir.StringAttr(op.attributes[name]).value if name in op.attributes else ""
             if "ld.global.nc" in code:
                 with module.context:
-                    op.attributes[_CODE[op.name]] = ir.StringAttr.get(code.replace("ld.global.nc", "ld.global"))
+                    op.attributes[name] = ir.StringAttr.get(code.replace("ld.global.nc", "ld.global"))
 
 
 def _of_data(load: ir.Operation) -> bool:
