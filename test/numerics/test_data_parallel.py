@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from test.numerics.data_parallel import CASES, PROCESSES
+from test.rotation import todays
 
 SECONDS = 300
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", todays(list(CASES), 2))
 def test_data_parallel(case: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "test.numerics.data_parallel"]
     about = {"env": {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}, "cwd": Path(__file__).parents[2], "text": True}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn, optim
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError
+from test.rotation import todays
 
 R = torch.randn
 CLIP = 0.05
@@ -88,8 +90,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("clip", (False, True), ids=("", "clipped"))
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name, clip", todays(list(itertools.product(OPTIMIZERS, (False, True))), 2))
 def test_scaler(name: str, clip: bool) -> None:
     """The scale grows; one step meets an infinity and changes nothing but the scale; one program."""
     pair = Pair(layers(), OPTIMIZERS[name], clip=clip)
