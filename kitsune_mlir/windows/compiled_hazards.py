@@ -12,7 +12,7 @@ from kitsune_mlir.errors import ArgumentError, KitsuneError
 from kitsune_mlir.runtime.host_code import link
 from kitsune_mlir.runtime.host_object import emit_object
 from kitsune_mlir.windows.hazard_code import FUNCTIONS, NO_ROOM, hazard_module
-from kitsune_mlir.windows.hazards import MOST, Hazards, Range, Upstream
+from kitsune_mlir.windows.hazards import Entries, Hazards, Range, Upstream
 from kitsune_mlir.windows.piece_code import FIELDS
 from kitsune_mlir.windows.python_calls import builtin_function
 
@@ -75,16 +75,14 @@ def _compiled() -> tuple[object, dict[str, Callable[..., Any]]]:
     return kept, {name: builtin_function(name, addresses[f"hazards_{name}"]) for name in FUNCTIONS}
 
 
-class CompiledHazards:
+class CompiledHazards(Entries):
     """As `Hazards`, arguments, attributes and errors too."""
 
+    _entries: dict[int, int]  # number, and slot
+
     def __init__(self, size: int = 128):
-        if not 1 <= size <= MOST:
-            raise ArgumentError(f"a window has between 1 and {MOST} entries, not {size}")
-        self.size = size
-        self._entries: dict[int, int] = {}  # number, and slot
+        super().__init__(size)
         self._free = list(range(size - 1, -1, -1))
-        self._barrier, self._next = -1, 0
         self._kept, self._code = _compiled()
         self._append, self._append_placed, self._retire = (self._code[f] for f in ("append", "append_placed", "retire"))
         self._words = (size + 63) // 64
@@ -97,14 +95,6 @@ class CompiledHazards:
         self._make_room(PIECES)
         self._widen(RANGES)
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    @property
-    def oldest(self) -> int:
-        """As of `Hazards`."""
-        return next(iter(self._entries))
-
     @property
     def pieces(self) -> int:
         """As of `Hazards`."""
@@ -113,24 +103,21 @@ class CompiledHazards:
     def append(self, ranges: Sequence[Range] | None) -> tuple[int, Upstream]:
         """As of `Hazards`; quicker with `Placed`."""
         if not self._free:
-            raise ArgumentError(f"the window has {self.size} entries already: one has to be retired first")
+            raise self._full()
         slot, number = self._free[-1], self._next
         if type(ranges) is Placed:
             places = ranges.places
             if places.most > self._most:
                 self._widen(places.most)
-            found = self._append_placed(self._table, slot, number, places.address, places.count, ranges.pointers)
-            while found == NO_ROOM:
+            given = self._table, slot, number, places.address, places.count, ranges.pointers
+            while (found := self._append_placed(*given)) == NO_ROOM:
                 self._more_room(places.count)
-                found = self._append_placed(self._table, slot, number, places.address, places.count, ranges.pointers)
         else:
             some = [*ranges] if ranges is not None else []
             if len(some) > self._most:
                 self._widen(len(some))
-            found = self._append(self._table, slot, number, some)
-            while found == NO_ROOM:
+            while (found := self._append(self._table, slot, number, some)) == NO_ROOM:
                 self._more_room(len(some))
-                found = self._append(self._table, slot, number, some)
         upstream = _upstream(Upstream, found)
         if ranges is None:
             upstream.data.update(self._entries)
@@ -158,13 +145,9 @@ class CompiledHazards:
 
     def retire(self, number: int) -> None:
         """As of `Hazards`."""
-        slot = self._entries.pop(number, None)
-        if slot is None:
-            raise ArgumentError(f"the window has no entry {number}")
+        slot = self._take(number)
         self._retire(self._table, slot)
         self._free.append(slot)
-        if self._barrier == number:
-            self._barrier = -1
 
     def _more_room(self, count: int) -> None:
         """Drop pieces, and if most of them are in use, make room for more."""

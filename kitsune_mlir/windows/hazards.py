@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kitsune_mlir.errors import ArgumentError
 
@@ -44,7 +44,45 @@ class Upstream(NamedTuple):
     order: set[int]
 
 
-class Hazards:
+class Entries:
+    """Work in a window that has not ended.
+
+    Raises:
+        ArgumentError: the size is not between 1 and `MOST`.
+    """
+
+    def __init__(self, size: int):
+        if not 1 <= size <= MOST:
+            raise ArgumentError(f"a window has between 1 and {MOST} entries, not {size}")
+        self.size = size
+        self._entries: dict[int, Any] = {}
+        self._barrier, self._next = -1, 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def oldest(self) -> int:
+        """The number of the entry that has been here for longest."""
+        return next(iter(self._entries))
+
+    def _full(self) -> ArgumentError:
+        return ArgumentError(f"the window has {self.size} entries already: one has to be retired first")
+
+    def _take(self, number: int) -> Any:
+        """What is known of an entry that ends now.
+
+        Raises:
+            ArgumentError: there is no such entry.
+        """
+        if number not in self._entries:
+            raise ArgumentError(f"the window has no entry {number}")
+        if self._barrier == number:
+            self._barrier = -1
+        return self._entries.pop(number)
+
+
+class Hazards(Entries):
     """The accesses of work that was appended and has not ended.
 
     Memory is cut into disjoint pieces, each with its last writer and those who have read it since. A range that is exactly a
@@ -60,25 +98,14 @@ class Hazards:
         ArgumentError: the size is not between 1 and `MOST`.
     """
 
+    _entries: dict[int, Sequence[Range] | None]
+
     def __init__(self, size: int = 128):
-        if not 1 <= size <= MOST:
-            raise ArgumentError(f"a window has between 1 and {MOST} entries, not {size}")
-        self.size = size
-        self._entries: dict[int, Sequence[Range] | None] = {}
+        super().__init__(size)
         self._starts: list[int] = []
         self._pieces: dict[int, _Piece] = {}
         self._most_readers = 2 * size
         self._most_pieces = MOST_PIECES
-        self._barrier = -1
-        self._next = 0
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    @property
-    def oldest(self) -> int:
-        """The number of the entry that has been here for longest."""
-        return next(iter(self._entries))
 
     @property
     def pieces(self) -> int:
@@ -99,7 +126,7 @@ class Hazards:
         """
         entries = self._entries
         if len(entries) >= self.size:
-            raise ArgumentError(f"the window has {self.size} entries already: one has to be retired first")
+            raise self._full()
         number = self._next
         self._next = number + 1
         if ranges is None:
@@ -166,11 +193,7 @@ class Hazards:
         Raises:
             ArgumentError: there is no such entry.
         """
-        if number not in self._entries:
-            raise ArgumentError(f"the window has no entry {number}")
-        del self._entries[number]
-        if self._barrier == number:
-            self._barrier = -1
+        self._take(number)
 
     def _purge(self) -> None:
         """Drop pieces that no entry touches any more."""
