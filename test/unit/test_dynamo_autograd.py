@@ -3,8 +3,6 @@
 Each case is a function of a compiled or an eager callable and of fresh tensors; what it returns must be the same for both.
 """
 
-import warnings
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from kitsune_mlir.sized.restride import same_strides
+from test.programs.eager import eager_and_compiled
 
 R = torch.randn
 
@@ -287,11 +286,5 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_as_in_eager(name):
-    found = []
-    for compiled in (lambda function: function, lambda function: torch.compile(function, backend="kitsune")):
-        torch._dynamo.reset()
-        torch.manual_seed(0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found.append(CASES[name](compiled))
-    alike(found[1], found[0], 5e-2 if name.startswith("autocast") else 1e-5)
+    want, got = eager_and_compiled(CASES[name])
+    alike(got, want, 5e-2 if name.startswith("autocast") else 1e-5)

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import kitsune_mlir
+from test.programs.eager import eager_and_compiled
 
 R = torch.randn
 
@@ -164,14 +165,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_as_in_eager(name):
-    found = []
-    for compiled in (lambda function: function, lambda function: torch.compile(function, backend="kitsune")):
-        torch._dynamo.reset()
-        torch.manual_seed(0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found.append(tree_leaves(CASES[name](compiled)))
-    for want, got in zip(*found, strict=True):
+    for want, got in zip(*map(tree_leaves, eager_and_compiled(CASES[name])), strict=True):
         if isinstance(want, torch.Tensor):
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
         else:

@@ -13,25 +13,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch_mlir import ir
 
-from kitsune_mlir.cache.compiled import kept_or_compiled
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel import executor
 from kitsune_mlir.codegen.gpu.kernel.live import rate_of
 from kitsune_mlir.dialects import new_context
-from kitsune_mlir.frontend import traced_model
-from kitsune_mlir.frontend.aten import traced_table
 from kitsune_mlir.frontend.valid_rows import valid_rows
-from kitsune_mlir.machine.target import find_target
-from kitsune_mlir.options import Options
-from kitsune_mlir.pipeline import compile_imported
 from test.emulators import kernel
 from test.emulators.chain import run_chain
-from test.gpu.unassembled import unassembled
 from test.numerics.compare import problem
 from test.programs.emulated import built, emulated, emulated_launches, engines, words_of
+from test.programs.live import compiled, ends
 
 R = torch.randn
 Rows = Callable[..., tuple[Tensor, ...]]
@@ -43,20 +36,6 @@ def B(*size: int) -> Tensor:
 
 def count_of(n: int) -> Tensor:
     return torch.tensor(n, dtype=torch.int64)
-
-
-def compiled(function: Rows, *args: Tensor, **options: Any) -> Any:
-    graph = make_fx(function, traced_table(late=False), "fake")(*args)
-    output = next(iter(graph.graph.find_nodes(op="output")))
-    output.args = (tuple(output.args[0]),)
-    wanted = Options(cache=False, **{"schedule": "temporal", **options})
-    with unassembled():
-        return kept_or_compiled(lambda: traced_model(graph), find_target("sm_90a"), wanted, compile_imported)
-
-
-def ends(program: Any) -> list[str]:
-    """What `explain` says of where each stage's tiles end."""
-    return [engine["parameters"].get("tiles end", "") for engine in program.summary["engines"]]
 
 
 def by_roles(program: Any, args: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:

@@ -7,33 +7,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from kitsune_mlir.cache.compiled import kept_or_compiled
-from kitsune_mlir.frontend import traced_model
-from kitsune_mlir.frontend.aten import traced_table
 from kitsune_mlir.frontend.scatter_rows import counted
 from kitsune_mlir.frontend.valid_rows import valid_rows
-from kitsune_mlir.machine.target import find_target
-from kitsune_mlir.options import Options
-from kitsune_mlir.pipeline import compile_imported
-from test.gpu.unassembled import unassembled
 from test.programs.emulated import emulated, engines
+from test.programs.live import compiled, ends
 
 R = torch.randn
-
-
-def compiled(function: Any, *args: Tensor, **options: Any) -> Any:
-    graph = make_fx(function, traced_table(late=False), "fake")(*args)
-    output = next(iter(graph.graph.find_nodes(op="output")))
-    output.args = (tuple(output.args[0]),)
-    wanted = Options(cache=False, **{"schedule": "temporal", **options})
-    with unassembled():
-        return kept_or_compiled(lambda: traced_model(graph), find_target("sm_90a"), wanted, compile_imported)
-
-
-def ends(program: Any) -> list[str]:
-    return [engine["parameters"].get("tiles end", "") for engine in program.summary["engines"]]
 
 
 def summed(x: Tensor, w: Tensor, index: Tensor, start: Tensor, count: Tensor) -> tuple[Tensor, ...]:
