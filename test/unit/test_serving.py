@@ -250,9 +250,9 @@ def test_waiting_for_company_only_while_it_pays(programs):
     family = Family(programs, 4)
     family.cost = CostModel([1, 4], [0.010, 0.013])  # a joined request saves 9 ms
     assert family.patience(0.0) == 0
-    now = time.monotonic()
+    now = 1.0
 
-    def arrive(after: float, deadline: float) -> None:
+    def arrive(after: float, deadline: float, family: Family = family) -> None:
         request = Request.of(now + deadline, "tower0", (), {}, True)
         request.arrived = now + after
         family.add(request)
@@ -269,7 +269,7 @@ def test_waiting_for_company_only_while_it_pays(programs):
     slow = Family(programs, 4)
     slow.cost = CostModel([1, 4], [0.010, 0.040])  # nothing is saved
     for after in (0.0, 0.001):
-        slow.add(Request.of(now + after + 1, "tower0", (), {}, True))
+        arrive(after, after + 1, slow)
     assert slow.patience(now) == 0
 
 

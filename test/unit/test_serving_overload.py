@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 
@@ -27,8 +28,14 @@ def queue(cost: str = "flat", models: int = 64, most: int = 32, exclusive: bool 
     return Queue(models, most, exclusive, CostModel([*counts], [*seconds]))
 
 
+_clock = itertools.count(1)
+
+
 def request(deadline: float, strict: bool = True, model: str = "0") -> Request:
-    return Request.of(deadline, model, (), {}, strict)
+    """A request that comes a microsecond after the one before it, however long the test took to make it."""
+    made = Request.of(deadline, model, (), {}, strict)
+    made.arrived = 1e-6 * next(_clock)
+    return made
 
 
 @pytest.mark.parametrize("cost", COSTS)
