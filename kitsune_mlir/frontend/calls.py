@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from kitsune_mlir.frontend.dead_code import drop_dead
+from kitsune_mlir.frontend.torch_decompositions import run_decompositions
 
 __all__ = ["decompose_calls", "decompose_kernels"]
 
@@ -156,7 +157,7 @@ def _trace(calls: Sequence[_Call], table: Mapping[Any, Callable[..., Any]]) -> N
     with torch.no_grad():
         traced = torch.export.export(_Calls(calls), (given,), strict=False)
         traced.example_inputs = None  # else code is made that checks each input, in time that grows with their square
-        program = traced.run_decompositions(dict(table))
+        program = run_decompositions(traced, table)
     number = {node: place for place, node in enumerate(program.graph.nodes)}
     inputs = list(program.graph.find_nodes(op="placeholder"))
     outputs = list(next(iter(program.graph.find_nodes(op="output"))).args[0])

@@ -26,6 +26,7 @@ from kitsune_mlir.frontend.functional import make_functional
 from kitsune_mlir.frontend.higher_order import write_out_control
 from kitsune_mlir.frontend.recurrent import without_steps
 from kitsune_mlir.frontend.source import origin_of_text, origin_of_traceback
+from kitsune_mlir.frontend.torch_decompositions import run_decompositions
 
 __all__ = ["decompose", "export", "parameter_names", "quiet"]
 
@@ -144,7 +145,7 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
             for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
                 node.target = torch.ops.aten.reshape.default
             program.graph_module.recompile()
-            return program.run_decompositions(decomposition_table())
+            return run_decompositions(program, decomposition_table())
     except Exception as error:
         raise _tracing_error("torch cannot decompose the model", error) from None
 
