@@ -35,7 +35,8 @@ from torch.utils import _pytree as pytree
 from bench.measure import relative_errors
 from test.gpu import window_programs
 from test.gpu.driver import spilled_bytes
-from test.gpu.sanitizer_cases import CASES, TOLERANCE, Case, compiled
+from test.gpu.sanitizer_cases import CASES, compiled
+from test.gpu.sanitizer_makers import TOLERANCE, Case
 from test.gpu.shared_results import add_results
 
 TOOLS = ("memcheck", "racecheck", "synccheck")

@@ -28,7 +28,7 @@ from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.dialects.tile_records import TaskView
 from test.emulators.chain import run_chain
 from test.gpu.chain_programs import CASES, Edge, Gated, Joined, Normalised, WideEdges, mlp
-from test.gpu.sanitizer_cases import OddTable
+from test.gpu.sanitizer_makers import OddTable
 from test.programs.compiled import planned
 from test.programs.kept import kept
 from test.rotation import todays
