@@ -8,10 +8,15 @@ from typing import Any, Protocol
 
 from kitsune_mlir.errors import ArgumentError, ConflictError, KitsuneError
 from kitsune_mlir.runtime.bound import Bound, stream_of
+from kitsune_mlir.runtime.direct import DirectCall
 from kitsune_mlir.runtime.plain import shown
 from kitsune_mlir.runtime.runner import Runner
 
 __all__ = ["Batch", "Callee", "shared_memory"]
+
+
+_Quick = tuple[DirectCall, list[int], list[Any]]
+"""What makes the output, pointers and results."""
 
 
 class Callee(Protocol):
@@ -19,6 +24,11 @@ class Callee(Protocol):
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
         """A call that is not made yet."""
+        ...
+
+    @property
+    def direct(self) -> DirectCall | None:
+        """The quick way through calls, where there is one now."""
         ...
 
     def shares_code(self, other: Any) -> bool:
@@ -77,36 +87,46 @@ class Batch:
             if given is not None and len(given) != len(requests):
                 raise ArgumentError(f"{len(given)} {name} were given for {len(requests)} requests")
         outputs: list[Any] = [None] * len(requests)
-        bound: dict[int, Bound] = {}
+        calls: dict[int, Bound | _Quick] = {}
         for number, args in enumerate(requests):
+            program = self.program if programs is None else programs[number]
+            keywords = kwargs[number] if kwargs is not None else None
             try:
-                program = self.program if programs is None else programs[number]
-                bound[number] = self._bound(program, args, kwargs[number] if kwargs is not None else {})
+                quick = None if keywords else self._quick(program, args)
+                calls[number] = quick or self._bound(program, args, keywords or {})
             except KitsuneError as error:
                 outputs[number] = named(number, error)
-        if problem := shared_memory(bound):
-            number, error = problem
-            if not return_exceptions:
-                raise error
-            outputs[number] = error
-            del bound[number]
-            while problem := shared_memory(bound):
-                number, outputs[problem[0]] = problem
-                del bound[number]
+        while problem := shared_memory({number: call for number, call in calls.items() if isinstance(call, Bound)}):
+            number, outputs[problem[0]] = problem
+            del calls[number]
         failed = next((output for output in outputs if isinstance(output, KitsuneError)), None)
         if failed is not None and not return_exceptions:
             raise failed
-        if bound:
-            calls = list(bound.values())
-            errors = self._runner.run_requests([call.pointers for call in calls], stream_of(calls[0].device))
-            for (number, call), error in zip(bound.items(), errors, strict=True):
-                if error is None:
+        if calls:
+            made = list(calls.values())
+            rows = [call.pointers if isinstance(call, Bound) else call[1] for call in made]
+            device = made[0].device if isinstance(made[0], Bound) else made[0][0].device
+            errors = self._runner.run_requests(rows, stream_of(device))
+            for number, call, error in zip(calls, made, errors, strict=True):
+                if error is not None:
+                    outputs[number] = named(number, error)
+                    if not return_exceptions:
+                        raise outputs[number]
+                elif isinstance(call, Bound):
                     outputs[number] = call.output()
-                    continue
-                outputs[number] = named(number, error)
-                if not return_exceptions:
-                    raise outputs[number]
+                else:
+                    direct, _, results = call
+                    outputs[number] = direct.assemble(results)
         return outputs
+
+    def _quick(self, program: Callee, args: Sequence[Any]) -> _Quick | None:
+        """A call whose arguments fit as they are and which writes nothing that another one may use."""
+        if type(args) is not tuple or not program.shares_code(self.program):
+            return None
+        direct = program.direct
+        if direct is None or direct.writes or (found := direct.bind(args)) is None:
+            return None
+        return direct, *found
 
     def _bound(self, program: Callee, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
         if not program.shares_code(self.program):

@@ -24,6 +24,7 @@ class DirectCall:
 
     Attributes:
         silent: the output is None, which tells nobody whether the arguments fitted: only `bind` does.
+        writes: arguments or weights are changed.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class DirectCall:
     ):
         import torch
 
-        self.counts, self.silent = True, False
+        self.counts, self.silent, self.writes = True, False, bool(signature.written)
         self._types = (torch.Tensor, torch.nn.Parameter)
         self.device, self._index = device, device.index
         self.run = run

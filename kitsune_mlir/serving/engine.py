@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from kitsune_mlir.errors import ArgumentError, BusyError, ConflictError, DeadlineError, KitsuneError
 from kitsune_mlir.runtime.program import Program
+from kitsune_mlir.serving.answer import answer, start
 from kitsune_mlir.serving.families import families_of
 from kitsune_mlir.serving.requests import UNHURRIED, Family, Request, turn
 from kitsune_mlir.serving.simulate import Forecast, simulate
 from kitsune_mlir.serving.statistics import Statistics
 
 __all__ = ["Engine", "serve"]
+
+_FOREVER = float("inf")
+_NONE: Mapping[str, Any] = {}
+_KEPT = 64
+"""Cancelled requests that are held at least, beside as many as wait."""
 
 
 def serve(
@@ -53,16 +59,29 @@ def serve(
 
 
 class Engine:
-    """Serves families of programs by one thread that launches; `serve` makes it. A context manager, which closes it."""
+    """Serves families of programs by one thread that launches; `serve` makes it. A context manager, which closes it.
 
-    def __init__(self, families: Sequence[Family], capacity: int):
+    Requests lie in a list until the thread fetches them, all at once when it may launch again, so a submission costs others
+    a lock that is held for a moment. What waits and what was counted have locks of their own, which nobody who submits takes.
+
+    Args:
+        clock: seconds, that deadlines and latencies are of.
+    """
+
+    def __init__(self, families: Sequence[Family], capacity: int, clock: Callable[[], float] = time.monotonic):
         self.capacity = capacity
         self._families = {name: family for family in families for name in family.programs}
         self._all = list(families)
         self._statistics = {name: Statistics() for name in self._families}
-        self._lock = threading.Condition(threading.Lock())
+        self._clock = clock
+        self._queues = threading.Lock()  # of what waits in families; taken before `_lock`
+        self._counts = threading.Lock()  # of figures of answers
+        self._lock = threading.Lock()  # of all below, and of figures of submissions
+        self._arrived: list[Request] = []
         self._waiting = 0
-        self._closed = False
+        self._closed = self._asleep = False
+        self._bell = threading.Lock()  # released to wake the thread
+        self._bell.acquire()
         self._thread = threading.Thread(target=self._serve, name="kitsune-serve", daemon=True)
         self._thread.start()
 
@@ -94,14 +113,14 @@ class Engine:
             ArgumentError: there is no such model, or the deadline is no number above 0.
             BusyError: `capacity` requests wait already, or the engine is closed.
         """
-        family = self._families.get(model)
-        if family is None:
+        statistics = self._statistics.get(model)
+        if statistics is None:
             raise ArgumentError(f"there is no model '{model}'; models are {', '.join(sorted(self._families))}")
-        if deadline is not None and not (isinstance(deadline, int | float) and 0 < deadline < float("inf")):
+        if deadline is not None and not (isinstance(deadline, int | float) and 0 < deadline < _FOREVER):
             raise ArgumentError(f"a deadline is a number of seconds above 0, not {deadline!r}")
+        now = self._clock()
         strict = deadline is not None
-        request = Request.of(time.monotonic() + (deadline or UNHURRIED), model, args, kwargs or {}, strict)
-        statistics = self._statistics[model]
+        request = Request(now + (deadline or UNHURRIED), model, args, kwargs or _NONE, strict, now, self._cancelled)
         with self._lock:
             if self._closed:
                 raise BusyError("the engine is closed")
@@ -110,10 +129,10 @@ class Engine:
                 raise BusyError(f"{self._waiting} requests wait, and the engine's capacity is {self.capacity}: try again later")
             statistics.submitted += 1
             self._waiting += 1
-            family.add(request)
-            self._lock.notify()
-        request.future.add_done_callback(lambda future: self._cancelled(model) if future.cancelled() else None)
-        return request.future
+            self._arrived.append(request)
+            if self._asleep:
+                self._wake()
+        return request
 
     def __call__(self, model: str, *args: Any, deadline: float | None = None, **kwargs: Any) -> Any:
         """Submit a call and wait for its output."""
@@ -122,7 +141,7 @@ class Engine:
     def stats(self) -> dict[str, Any]:
         """ "models": by name the counts of `Statistics`, with "p50" and "p99" of the latest latencies in seconds; "waiting"
         requests, and the "capacity" for them."""
-        with self._lock:
+        with self._lock, self._counts:
             models = {name: statistics.to_dict() for name, statistics in self._statistics.items()}
             return {"models": models, "waiting": self._waiting, "capacity": self.capacity}
 
@@ -138,17 +157,18 @@ class Engine:
             overhead: seconds that the engine itself spends on a request, beside its launches.
             seed: of the times and models.
         """
-        with self._lock:
-            return simulate(self._all, rate, count, deadline=deadline, overhead=overhead, seed=seed)
+        with self._queues:
+            like = [family.alike() for family in self._all]
+        return simulate(like, rate, count, deadline=deadline, overhead=overhead, seed=seed)
 
     def close(self, cancel: bool = False) -> None:
         """Take no more requests, and return when those that wait are answered, or cancelled."""
         with self._lock:
             self._closed = True
-            pending = [request for family in self._all for request in family.pending()] if cancel else []
-            self._lock.notify_all()
-        for request in pending:
-            request.future.cancel()
+            if self._asleep:
+                self._wake()
+        for request in self._pending() if cancel else ():
+            request.cancel()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -158,59 +178,103 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _pending(self) -> list[Request]:
+        """The requests that wait, and those of them that were cancelled and are not forgotten yet."""
+        with self._queues, self._lock:
+            return [*(request for family in self._all for request in family.pending()), *self._arrived]
+
     def _cancelled(self, model: str) -> None:
         with self._lock:
             self._waiting -= 1
             self._statistics[model].cancelled += 1
-            self._families[model].compact(self._waiting)
-            self._lock.notify()
+            if len(self._arrived) > 2 * self._waiting + _KEPT:
+                self._arrived = [request for request in self._arrived if not request.cancelled()]
+            if self._asleep:
+                self._wake()
+
+    def _wake(self) -> None:
+        """Let the thread go on; `_lock` is held."""
+        self._asleep = False
+        self._bell.release()
+
+    def _sleep(self, seconds: float | None) -> None:
+        """Wait for whatever somebody does, unless something was done meanwhile."""
+        with self._lock:
+            if self._arrived or self._closed:
+                return
+            self._asleep = True
+        if self._bell.acquire(timeout=-1 if seconds is None else seconds):
+            return
+        with self._lock:
+            if self._asleep:
+                self._asleep = False
+                return
+        self._bell.acquire()  # somebody has just released it
+
+    def _fetch(self) -> bool:
+        """Put what has arrived into its families; whether nothing else comes."""
+        with self._lock:
+            arrived, closed, waiting = self._arrived, self._closed, self._waiting
+            if arrived:
+                self._arrived = []
+        for request in arrived:
+            self._families[request.model].add(request)
+        for family in self._all:
+            family.compact(waiting)
+        return closed
 
     def _serve(self) -> None:
         """Launch until the engine is closed and nothing waits."""
         while True:
-            with self._lock:
-                while True:
-                    now = time.monotonic()
-                    over = [request for family in self._all for request in family.expired(now)]
-                    family, pause = turn(self._all, now, self._closed)
-                    if family is not None or over:
-                        break
-                    if self._closed and not any(one.first() for one in self._all):
-                        return
-                    self._lock.wait(pause)
-                requests = family.take(now) if family is not None else []
-            self._refuse(self._started(over))
-            if family is not None and (started := self._started(requests)):
-                self._launch(family, started)
+            with self._queues:
+                closed = self._fetch()
+                now = self._clock()
+                over = [request for family in self._all for request in family.expired(now)]
+                family, pause = turn(self._all, now, closed)
+                requests = family.take(now) if family is not None else ()
+                over, requests = self._started(over), self._started(requests)
+            if over:
+                self._refuse(over)
+            if requests and family is not None:
+                self._launch(family, requests)
+            elif not over and family is None:
+                if closed and pause is None:
+                    return
+                self._sleep(pause)
 
-    def _started(self, requests: Sequence[Request]) -> list[Request]:
+    def _started(self, requests: Sequence[Request]) -> Sequence[Request]:
         """Those of requests that were not cancelled; they cannot be any more, and wait no longer."""
-        started = [request for request in requests if request.future.set_running_or_notify_cancel()]
+        if not requests:
+            return requests
+        started = start(requests)
         with self._lock:
             self._waiting -= len(started)
         return started
 
     def _refuse(self, requests: Sequence[Request]) -> None:
         """Answer those whose time is over."""
-        for request in requests:
-            late = 1e3 * (time.monotonic() - request.deadline)
-            self._answer(request, DeadlineError(f"the deadline of model '{request.model}' was over {late:.1f} ms ago"), 1)
+        now = self._clock()
+        late = [(request.model, 1e3 * (now - request.deadline)) for request in requests]
+        self._answer(requests, [DeadlineError(f"the deadline of model '{m}' was over {ms:.1f} ms ago") for m, ms in late], 1)
 
-    def _launch(self, family: Family, rest: Sequence[Request]) -> None:
-        begin = start = time.perf_counter()
-        outputs = self._outputs(family, rest)
-        seconds = time.perf_counter() - start
-        failed = any(isinstance(output, Exception) for output in outputs)
-        with self._lock:
-            for name in {request.model for request in rest}:
+    def _launch(self, family: Family, requests: Sequence[Request]) -> None:
+        begin = self._clock()
+        outputs = self._outputs(family, requests)
+        seconds = self._clock() - begin
+        with self._counts:
+            for name in {request.model for request in requests}:
                 self._statistics[name].launches += 1
-        for request, output in zip(rest, outputs, strict=True):
-            if isinstance(output, ConflictError) and len(rest) > 1:
-                (output,) = self._outputs(family, [request])
-            self._answer(request, output, len(rest))
-        if not failed:
-            with self._lock:
-                family.observe(len(rest), seconds, time.perf_counter() - begin)
+        again = [n for n, output in enumerate(outputs) if isinstance(output, ConflictError)] if len(requests) > 1 else ()
+        if again:
+            kept = [n for n in range(len(requests)) if n not in set(again)]
+            self._answer([requests[n] for n in kept], [outputs[n] for n in kept], len(requests))
+            for n in again:
+                self._answer([requests[n]], self._outputs(family, [requests[n]]), len(requests))
+        else:
+            self._answer(requests, outputs, len(requests))
+        if not any(isinstance(output, Exception) for output in outputs):
+            with self._queues:
+                family.observe(len(requests), seconds, self._clock() - begin)
 
     def _outputs(self, family: Family, requests: Sequence[Request]) -> list[Any]:
         """The output or the error of each; an error that is nobody's own is that of who has it when run alone."""
@@ -225,21 +289,28 @@ class Engine:
                 return [error]
             return [output for request in requests for output in self._outputs(family, [request])]
 
-    def _answer(self, request: Request, output: Any, count: int) -> None:
-        now, statistics = time.monotonic(), self._statistics[request.model]
-        failed = isinstance(output, Exception)
-        with self._lock:
-            statistics.failed += failed
-            statistics.expired += isinstance(output, DeadlineError)
-            statistics.answered += not failed
-            statistics.joined += count > 1
-            if not failed:
-                statistics.missed += request.strict and now > request.deadline
-                statistics.latencies.append(now - request.arrived)
-        if failed:
-            own = (
-                output.__cause__ if isinstance(output, KitsuneError) and isinstance(output.__cause__, KitsuneError) else output
-            )
-            request.future.set_exception(own)
-        else:
-            request.future.set_result(output)
+    def _answer(self, requests: Sequence[Request], outputs: Sequence[Any], count: int) -> None:
+        """Count and give the outputs, or errors, of a launch of so many requests."""
+        now, given = self._clock(), list[Any]()
+        with self._counts:
+            for request, output in zip(requests, outputs, strict=True):
+                statistics = self._statistics[request.model]
+                if count > 1:
+                    statistics.joined += 1
+                if isinstance(output, Exception):
+                    statistics.failed += 1
+                    statistics.expired += isinstance(output, DeadlineError)
+                    output = _own(output)
+                else:
+                    statistics.answered += 1
+                    if request.strict and now > request.deadline:
+                        statistics.missed += 1
+                    statistics.latencies.append(now - request.arrived)
+                given.append(output)
+                request.args, request.kwargs = (), _NONE
+        answer(requests, given)
+
+
+def _own(error: Exception) -> Exception:
+    """A request's own error, without its number in a launch."""
+    return error.__cause__ if isinstance(error, KitsuneError) and isinstance(error.__cause__, KitsuneError) else error

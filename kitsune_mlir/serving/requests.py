@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import heapq
 import itertools
-import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kitsune_mlir.runtime.program import Program
+from kitsune_mlir.serving.answer import Answer
 from kitsune_mlir.serving.cost import CostModel
 
 __all__ = ["UNHURRIED", "Family", "Queue", "Request", "turn"]
@@ -36,28 +34,48 @@ PROBATION = 16
 _numbers = itertools.count()
 
 
-@dataclasses.dataclass(order=True)
-class Request:
-    """A request that waits; the one with the earliest deadline comes first, of equal ones the first that came.
+class Request(Answer):
+    """A request that waits, and the future of its answer; the one with the earliest deadline comes first, of equal ones the
+    first that came.
 
     Attributes:
-        deadline: time.monotonic() at which it should be answered.
-        strict: whether that was asked for, so that it is not started later.
+        deadline: time.monotonic() (or another clock) at which it should be answered.
+        model: its name.
+        args, kwargs: of the call; empty when it is answered.
+        strict: whether the deadline was asked for, so that it is not started later.
+        arrived: when it came.
+        number: of requests, in the order in which they came.
+
+    Args:
+        on_cancel: called with the model's name, once, when it is cancelled.
     """
 
-    deadline: float
-    number: int
-    model: str = dataclasses.field(compare=False)
-    args: Sequence[Any] = dataclasses.field(compare=False)
-    kwargs: Mapping[str, Any] = dataclasses.field(compare=False)
-    future: Future[Any] = dataclasses.field(compare=False)
-    strict: bool = dataclasses.field(compare=False)
-    arrived: float = dataclasses.field(compare=False, default_factory=time.monotonic)
+    def __init__(
+        self,
+        deadline: float,
+        model: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        strict: bool,
+        arrived: float,
+        on_cancel: Callable[[str], None] | None = None,
+    ):
+        self.deadline, self.strict, self.arrived, self.number = deadline, strict, arrived, next(_numbers)
+        self.model, self.args, self.kwargs, self._on_cancel = model, args, kwargs, on_cancel
 
-    @staticmethod
-    def of(deadline: float, model: str, args: Sequence[Any], kwargs: Mapping[str, Any], strict: bool) -> Request:
-        """A new request."""
-        return Request(deadline, next(_numbers), model, args, kwargs, Future(), strict)
+    @property
+    def turn(self) -> Turn:
+        """What requests are ordered by, and itself."""
+        return self.deadline, self.number, self
+
+    def dropped(self) -> None:
+        """As of `Answer`."""
+        self.args, self.kwargs = (), {}
+        if self._on_cancel is not None:
+            self._on_cancel(self.model)
+
+
+Turn = tuple[float, int, Request]
 
 
 class Queue:
@@ -82,11 +100,15 @@ class Queue:
         self.models, self.most, self.exclusive, self.cost = models, most, exclusive, cost
         self.late = False
         self.overhead = 0.0
-        self._waiting: list[Request] = []
-        self._aside: list[Request] = []
+        self._waiting: list[Turn] = []
+        self._aside: list[Turn] = []
         self._interval = float("inf")
         self._last = 0.0
         self._slow = self._quick = self._smaller = 0
+
+    def alike(self) -> Queue:
+        """Another one, of the same costs, where nothing waits."""
+        return Queue(self.models, self.most, self.exclusive, CostModel([*self.cost.counts], [*self.cost.seconds]))
 
     @property
     def limit(self) -> int:
@@ -95,7 +117,7 @@ class Queue:
 
     def add(self, request: Request) -> None:
         """Let a request wait."""
-        heapq.heappush(self._waiting, request)
+        heapq.heappush(self._waiting, request.turn)
         if self._last:
             between = request.arrived - self._last
             self._interval = between if self._interval == float("inf") else self._interval + WEIGHT * (between - self._interval)
@@ -107,8 +129,12 @@ class Queue:
 
     def hopeless(self, now: float) -> bool:
         """Whether all that waits would be late; sets aside what would."""
-        while (request := _head(self._waiting)) is not None and request.strict and request.deadline < now + self._seconds(1):
-            heapq.heappush(self._aside, heapq.heappop(self._waiting))
+        request = _head(self._waiting)
+        if request is not None and request.strict:
+            soonest = now + self._seconds(1)
+            while request is not None and request.strict and request.deadline < soonest:
+                heapq.heappush(self._aside, heapq.heappop(self._waiting))
+                request = _head(self._waiting)
         return request is None
 
     def expired(self, now: float) -> list[Request]:
@@ -116,7 +142,7 @@ class Queue:
         over = []
         for heap in (self._waiting, self._aside):
             while (request := _head(heap)) is not None and request.strict and request.deadline < now:
-                over.append(heapq.heappop(heap))
+                over.append(heapq.heappop(heap)[2])
         return over
 
     def count(self) -> int:
@@ -125,7 +151,7 @@ class Queue:
 
     def pending(self) -> list[Request]:
         """The requests that wait."""
-        return [*self._waiting, *self._aside]
+        return [request for _, _, request in (*self._waiting, *self._aside)]
 
     def compact(self, live: int) -> None:
         """Drop cancelled requests where they are most of what is held."""
@@ -134,34 +160,37 @@ class Queue:
 
     def take(self, now: float) -> list[Request]:
         """The next launch's requests, in the order of their deadlines: as many as fit and are answered in time."""
-        whole, taken, left = self.count(), list[Request](), list[Request]()
-        count = whole
+        count = whole = self.count()
+        taken, left, end = list[Request](), list[Turn](), now + self._seconds(whole)
         while len(taken) < count and (request := _head(self._waiting)) is not None:
-            heapq.heappop(self._waiting)
+            turn = heapq.heappop(self._waiting)
             if self.exclusive and any(request.model == other.model for other in taken):
-                left.append(request)
+                left.append(turn)
                 continue
-            if request.strict and request.deadline < now + self._seconds(count):
+            if request.strict and request.deadline < end:
                 fitting = self._fitting(request.deadline - now, count)
                 if fitting <= len(taken) or not self._worth(fitting, count):
-                    heapq.heappush(self._aside, request)
+                    heapq.heappush(self._aside, turn)
                     continue
-                count = fitting
+                count, end = fitting, now + self._seconds(fitting)
             taken.append(request)
         self._smaller = self._smaller + 1 if count < whole else 0
-        for request in left:
-            heapq.heappush(self._waiting, request)
+        for turn in left:
+            heapq.heappush(self._waiting, turn)
         return taken if taken or left else self._set_aside()
 
     def _set_aside(self) -> list[Request]:
         """Some of those that were set aside: as many as are done before another request comes, so that it need not wait."""
-        count, taken, left = min(self.limit, len(self._aside)), list[Request](), list[Request]()
+        count, taken, left = min(self.limit, len(self._aside)), list[Request](), list[Turn]()
         count = max(1, self._fitting(self._interval, count)) if self._seconds(count) > self._interval else count
         while len(taken) < count and (request := _head(self._aside)) is not None:
-            again = self.exclusive and any(request.model == other.model for other in taken)
-            (left if again else taken).append(heapq.heappop(self._aside))
-        for request in left:
-            heapq.heappush(self._aside, request)
+            turn = heapq.heappop(self._aside)
+            if self.exclusive and any(request.model == other.model for other in taken):
+                left.append(turn)
+            else:
+                taken.append(request)
+        for turn in left:
+            heapq.heappush(self._aside, turn)
         return taken
 
     def _seconds(self, count: int) -> float:
@@ -218,15 +247,15 @@ class Queue:
             self.late = False
 
 
-def _head(heap: list[Request]) -> Request | None:
+def _head(heap: list[Turn]) -> Request | None:
     """The first of a heap; those that were cancelled are dropped on the way."""
-    while heap and heap[0].future.cancelled():
+    while heap and heap[0][2].cancelled():
         heapq.heappop(heap)
-    return heap[0] if heap else None
+    return heap[0][2] if heap else None
 
 
-def _live(heap: list[Request]) -> list[Request]:
-    live = [request for request in heap if not request.future.cancelled()]
+def _live(heap: list[Turn]) -> list[Turn]:
+    live = [turn for turn in heap if not turn[2].cancelled()]
     heapq.heapify(live)
     return live
 

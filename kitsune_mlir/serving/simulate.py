@@ -9,10 +9,8 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Sequence
-from concurrent.futures import Future
 
 from kitsune_mlir.errors import ArgumentError
-from kitsune_mlir.serving.cost import CostModel
 from kitsune_mlir.serving.requests import UNHURRIED, Queue, Request, turn
 from kitsune_mlir.serving.statistics import percentile
 
@@ -72,7 +70,7 @@ def simulate(
     """
     if not rate > 0 or count < 1:
         raise ArgumentError(f"a load has a rate and a count above 0, not {rate!r} and {count!r}")
-    like = [Queue(q.models, q.most, q.exclusive, CostModel([*q.cost.counts], [*q.cost.seconds])) for q in queues]
+    like = [queue.alike() for queue in queues]
     for one in like:
         one.overhead = overhead
     coming = _arrivals(like, rate, count, deadline, random.Random(seed))
@@ -104,9 +102,9 @@ def _arrivals(
     """Requests in the order of their times, each with its queue; the first one comes a moment after 0."""
     models = [(str(number), queue) for queue in queues for number in range(queue.models)]
     time, found = 0.0, []
-    for number in range(count):
+    for _ in range(count):
         time += draw.expovariate(rate)
         name, queue = draw.choice(models)
         due = time + (UNHURRIED if deadline is None else deadline)
-        found.append((Request(due, number, name, (), {}, Future(), deadline is not None, time), queue))
+        found.append((Request(due, name, (), {}, deadline is not None, time), queue))
     return found

@@ -16,7 +16,7 @@ FLAT = ([1, 32], [100e-6, 160e-6])
 
 
 def queue(exclusive: bool = False) -> Queue:
-    return Queue(64, 32, exclusive, CostModel(*map(list, FLAT)))
+    return Queue(64, 32, exclusive, CostModel([*FLAT[0]], [*FLAT[1]]))
 
 
 def test_without_load_a_request_takes_what_its_launch_does() -> None:
@@ -41,7 +41,7 @@ def test_beyond_what_launches_do() -> None:
 
 
 def test_models_that_change_their_weights_come_once_in_a_launch() -> None:
-    one = Queue(1, 32, True, CostModel(*map(list, FLAT)))
+    one = Queue(1, 32, True, CostModel([*FLAT[0]], [*FLAT[1]]))
     assert simulate([one], 1e6, 500).launches == 500
     assert simulate([queue()], 1e6, 500).launches < 40
 
