@@ -15,7 +15,7 @@ from test.rotation import todays
 SECONDS = 300
 
 
-@pytest.mark.parametrize("case", todays(list(CASES), 2))
+@pytest.mark.parametrize("case", todays(list(CASES), 1))
 def test_data_parallel(case: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "test.numerics.data_parallel"]
     about = {"env": {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}, "cwd": Path(__file__).parents[2], "text": True}

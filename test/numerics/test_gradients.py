@@ -21,6 +21,8 @@ from test.rotation import todays
 aten = torch.ops.aten
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 ALL = list(itertools.product(mixed(CASES), TYPES))
+KINDS = ("plain", "grouped", "transposed")
+MASKS = [(way, mask) for way in KINDS for mask in itertools.product((False, True), repeat=3) if any(mask)]
 
 
 def case(name: str, dtype: str) -> tuple[Callable[..., Any], list[Any]]:
@@ -46,8 +48,7 @@ def test_operators_alone(name: str, dtype: str) -> None:
         assert not found, (op, found)
 
 
-@pytest.mark.parametrize("mask", [m for m in itertools.product((False, True), repeat=3) if any(m)], ids=str)
-@pytest.mark.parametrize("way", ("plain", "grouped", "transposed"))
+@pytest.mark.parametrize(("way", "mask"), todays(MASKS, 7), ids=str)
 def test_masks_of_convolutions(way: str, mask: tuple[bool, ...]) -> None:
     """Only what is asked for is calculated."""
     groups, transposed = (2 if way == "grouped" else 1), way == "transposed"

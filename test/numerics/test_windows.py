@@ -5,6 +5,7 @@ Beside the shapes that they are measured at: odd extents, windows of all kinds, 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from test.programs.emulated import compiled, emulated, engines
+from test.rotation import todays
 
 
 def resized(**how) -> Callable[[Tensor], Tensor]:
@@ -51,8 +53,9 @@ WINDOWS: dict[str, tuple[Callable, tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
-@pytest.mark.parametrize("name", [*RESIZED, *WINDOWS])
+@pytest.mark.parametrize(
+    ("name", "dtype"), todays([*itertools.product([*RESIZED, *WINDOWS], [torch.float32, torch.bfloat16])], 16), ids=str
+)
 def test_right(name: str, dtype: torch.dtype) -> None:
     function, shape = {**RESIZED, **WINDOWS}[name]
     x = torch.randn(shape).to(dtype)
@@ -64,7 +67,7 @@ def test_right(name: str, dtype: torch.dtype) -> None:
     assert (found.double() - exact).abs().max() <= 2 * (eager.double() - exact).abs().max() + 1e-6
 
 
-@pytest.mark.parametrize("name", RESIZED)
+@pytest.mark.parametrize("name", todays([*RESIZED], 4))
 def test_resized_in_one_stage(name: str) -> None:
     """Nothing is widened, and no table of places made, before."""
     function, shape = RESIZED[name]

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from kitsune_mlir.frontend.gradients.attention import trained_attention
+from test.rotation import todays
 
 CASES = {
     # heads, heads of keys, rows, keys, width, width of values, type, options
@@ -24,7 +25,7 @@ def gradients_of(function, tensors, kind):
     return [g.grad for g in given]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", todays([*CASES], 2))
 def test_gradients(name):
     heads, shared, length, columns, width, out, dtype, options = CASES[name]
     options = dict(options)
@@ -53,9 +54,9 @@ def test_gradients(name):
 
 
 def test_a_trained_mask_and_broadcast_keys_have_autograds():
-    q, k, v = (torch.randn(2, 4, 5, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    mask = torch.randn(5, 5, dtype=torch.float64, requires_grad=True)
+    q, k, v = (torch.randn(2, 2, 3, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    mask = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda *given: trained_attention(*given), (q, k, v, mask))
-    one = torch.randn(1, 4, 5, 8, dtype=torch.float64, requires_grad=True)
+    one = torch.randn(1, 2, 3, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda *given: trained_attention(*given), (q, one, one))
     assert torch.autograd.gradgradcheck(lambda *given: trained_attention(*given, is_causal=True), (q, k, v))

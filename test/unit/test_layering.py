@@ -1,6 +1,7 @@
 """The shape of the source: imports point one way, files stay small, every pass is in the table."""
 
 import ast
+import functools
 import importlib
 import re
 import runpy
@@ -78,6 +79,7 @@ def module_of(path: Path) -> str:
 MODULES = {module_of(p): p for p in sources()}
 
 
+@functools.cache
 def imports_of(module: str) -> set[str]:
     """The modules of this package that a module imports, inside functions and for type checkers too: annotations bind."""
     path = MODULES[module]
