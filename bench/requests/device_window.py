@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bench.records import Record
+from bench.requests.known_paths import Lanes
 from bench.requests.window_nets import NETS
 from bench.timing import commit_of
 from kitsune_mlir.runtime.timer import device_name
@@ -277,17 +278,14 @@ class Bench:
         first = torch.cuda.current_stream().record_event()
         for stream in streams:
             stream.wait_event(first)
-        events: list[tuple[int, Any]] = []
-        tails = [-1] * STREAMS
-        for task, (own, given, out) in enumerate(zip(dag, reads, outputs, strict=True)):
-            number = next((events[one][0] for one in reversed(own) if tails[events[one][0]] == one), task % STREAMS)
-            for one in own:
-                if events[one][0] != number:
-                    streams[number].wait_event(events[one][1])
+        lanes, events = Lanes(STREAMS), list[Any]()
+        for own, given, out in zip(dag, reads, outputs, strict=True):
+            number, others = lanes.place(own)
+            for one in others:
+                streams[number].wait_event(events[one])
             with torch.cuda.stream(streams[number]):
                 self.programs[f"node_{len(given)}"].run(*given, into=out)
-            events.append((number, streams[number].record_event()))
-            tails[number] = task
+            events.append(streams[number].record_event())
         for stream in streams:
             torch.cuda.current_stream().wait_event(stream.record_event())
 

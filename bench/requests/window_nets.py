@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.requests.cells import NASNET, PNASNET, CellNet, Fire, Inception, Stacked
+from bench.requests.routing import DynamicRouting
+
 __all__ = ["NETS", "STATIC", "Net"]
 
 Path = tuple[Any, ...]
@@ -50,6 +53,17 @@ class EarlyExit(nn.Module):
                 rows = [rows[place] for place in stay]
         return torch.stack([answers[row] for row in sorted(answers)]), tuple(exits)
 
+    def dense(self, x: Tensor) -> Tensor:
+        """The same with all layers for all rows, of which the first sure answer counts."""
+        waiting, found = x.new_ones(len(x), 1, dtype=torch.bool), x.new_zeros(len(x), 10)
+        for number, (layer, head) in enumerate(zip(self.layers, self.heads, strict=True)):
+            x = x + layer(x)
+            p = torch.softmax(2 * head(x), -1)
+            sure = p.max(-1, keepdim=True).values > 0.55
+            leaves = waiting if number + 1 == len(self.layers) else waiting & sure
+            found, waiting = torch.where(leaves, p, found), waiting & ~sure
+        return found
+
 
 class MixtureOfExperts(nn.Module):
     """A token goes to the two experts that a router chooses, in every layer (Switch Transformer's loop, arXiv 2101.03961)."""
@@ -73,6 +87,15 @@ class MixtureOfExperts(nn.Module):
             path.append((first, second))
             x = x + weight[:, :1] * experts[first](x) + weight[:, 1:] * experts[second](x)  # type: ignore[index]
         return x, tuple(path)
+
+    def dense(self, x: Tensor) -> Tensor:
+        """The same with all experts, those that were not chosen times zero."""
+        for router, experts in zip(self.routers, self.experts, strict=True):
+            p = torch.softmax(router(x), -1)
+            weight, chosen = p.topk(2)
+            weights = torch.zeros_like(p).scatter(1, chosen, weight)
+            x = x + sum(weights[:, n : n + 1] * expert(x) for n, expert in enumerate(experts))  # type: ignore[arg-type]
+        return x
 
 
 class TreeLSTM(nn.Module):
@@ -127,12 +150,25 @@ class Gated(nn.Module):
     def forward(self, image: Tensor) -> tuple[Tensor, Path]:
         """One image, [1, 3, height, width]; the path is which convolutions were on."""
         x = torch.relu(self.stem(image))
-        on = (self.policy(nn.functional.adaptive_avg_pool2d(x, 2).flatten(1))[0] > 0).tolist()
+        on = self._on(x).tolist()
         for number, paths in enumerate(self.blocks):
             taken = [path(x) for path, yes in zip(paths, on[3 * number : 3 * number + 3], strict=True) if yes]  # type: ignore[arg-type]
             for one in taken:
                 x = x + 0.3 * one
         return x.mean((2, 3)), tuple(on)
+
+    def dense(self, image: Tensor) -> Tensor:
+        """The same with all convolutions, those that are off times zero."""
+        x = torch.relu(self.stem(image))
+        on = self._on(x).to(x.dtype)
+        for number, paths in enumerate(self.blocks):
+            taken = [on[3 * number + n] * path(x) for n, path in enumerate(paths)]  # type: ignore[arg-type]
+            for one in taken:
+                x = x + 0.3 * one
+        return x.mean((2, 3))
+
+    def _on(self, x: Tensor) -> Tensor:
+        return self.policy(nn.functional.adaptive_avg_pool2d(x, 2).flatten(1))[0] > 0
 
 
 class Wired(nn.Module):
@@ -207,5 +243,32 @@ def _wired(small: bool) -> tuple[nn.Module, Callable[[random.Random], Any]]:
     return Wired(channels, 6 if small else 32), lambda draw: torch.randn(1, channels, size, size)
 
 
-NETS = {"early-exit": Net(_early_exit), "experts": Net(_experts), "tree-lstm": Net(_tree), "gated": Net(_gated)}
-STATIC = {"wired": Net(_wired)}
+def _routing(small: bool) -> tuple[nn.Module, Callable[[random.Random], Any]]:
+    channels, layers, scales, size = (8, 5, 3, 8) if small else (64, 16, 4, 64)
+    return DynamicRouting(channels, layers, scales), lambda draw: torch.randn(1, 3, size, size) + _colours(size)
+
+
+def _cells(kind: Callable[[int, int], nn.Module]) -> Net:
+    """A network of cells of so many channels and cells."""
+
+    def make(small: bool) -> tuple[nn.Module, Callable[[random.Random], Any]]:
+        channels, cells, size = (8, 2, 8) if small else (128, 6, 28)
+        return kind(channels, cells), lambda draw: torch.randn(1, 3, size, size)
+
+    return Net(make)
+
+
+NETS = {
+    "early-exit": Net(_early_exit),
+    "experts": Net(_experts),
+    "tree-lstm": Net(_tree),
+    "gated": Net(_gated),
+    "routing": Net(_routing),
+}
+STATIC = {
+    "wired": Net(_wired),
+    "nasnet": _cells(lambda channels, cells: CellNet(channels, cells, NASNET)),
+    "pnasnet": _cells(lambda channels, cells: CellNet(channels, cells, PNASNET)),
+    "googlenet": _cells(lambda channels, cells: Stacked(Inception, channels, cells)),
+    "squeezenet": _cells(lambda channels, cells: Stacked(Fire, channels, cells)),
+}
