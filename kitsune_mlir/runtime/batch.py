@@ -15,8 +15,8 @@ from kitsune_mlir.runtime.runner import Runner
 __all__ = ["Batch", "Callee", "shared_memory"]
 
 
-_Quick = tuple[DirectCall, list[int], list[Any]]
-"""What makes the output, pointers and results."""
+_Quick = tuple[tuple[int, ...], list[Any], DirectCall]
+"""Pointers, results, and what makes the output of them."""
 
 
 class Callee(Protocol):
@@ -91,9 +91,13 @@ class Batch:
         for number, args in enumerate(requests):
             program = self.program if programs is None else programs[number]
             keywords = kwargs[number] if kwargs is not None else None
+            # What fits as it is, and writes nothing that another one may use, is bound by itself.
+            direct = program.direct if not keywords and type(args) is tuple else None
+            if direct is not None and direct.runner is self._runner and not direct.writes and (found := direct.bind(args)):
+                calls[number] = *found, direct
+                continue
             try:
-                quick = None if keywords else self._quick(program, args)
-                calls[number] = quick or self._bound(program, args, keywords or {})
+                calls[number] = self._bound(program, args, keywords or {})
             except KitsuneError as error:
                 outputs[number] = named(number, error)
         while problem := shared_memory({number: call for number, call in calls.items() if isinstance(call, Bound)}):
@@ -104,29 +108,17 @@ class Batch:
             raise failed
         if calls:
             made = list(calls.values())
-            rows = [call.pointers if isinstance(call, Bound) else call[1] for call in made]
-            device = made[0].device if isinstance(made[0], Bound) else made[0][0].device
+            rows = [call.pointers if isinstance(call, Bound) else call[0] for call in made]
+            device = made[0].device if isinstance(made[0], Bound) else made[0][2].device
             errors = self._runner.run_requests(rows, stream_of(device))
             for number, call, error in zip(calls, made, errors, strict=True):
                 if error is not None:
                     outputs[number] = named(number, error)
                     if not return_exceptions:
                         raise outputs[number]
-                elif isinstance(call, Bound):
-                    outputs[number] = call.output()
                 else:
-                    direct, _, results = call
-                    outputs[number] = direct.assemble(results)
+                    outputs[number] = call.output() if isinstance(call, Bound) else call[2].assemble(call[1])
         return outputs
-
-    def _quick(self, program: Callee, args: Sequence[Any]) -> _Quick | None:
-        """A call whose arguments fit as they are and which writes nothing that another one may use."""
-        if type(args) is not tuple or not program.shares_code(self.program):
-            return None
-        direct = program.direct
-        if direct is None or direct.writes or (found := direct.bind(args)) is None:
-            return None
-        return direct, *found
 
     def _bound(self, program: Callee, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
         if not program.shares_code(self.program):

@@ -23,7 +23,7 @@ class Bound:
         kept: what else has to stay alive until then.
     """
 
-    pointers: list[int]
+    pointers: Sequence[int]
     device: Any
     own: Sequence[Any]
     output: Callable[[], Any]

@@ -6,10 +6,12 @@ wrong type or device) is left to its general way, which converts it or says what
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kitsune_mlir.runtime.results import ALIGNMENT, Overwritten, changed, strides
+from kitsune_mlir.runtime.runner import Runner
 from kitsune_mlir.runtime.signature import Signature, torch_dtype
 
 __all__ = ["DirectCall", "direct_call"]
@@ -25,6 +27,7 @@ class DirectCall:
     Attributes:
         silent: the output is None, which tells nobody whether the arguments fitted: only `bind` does.
         writes: arguments or weights are changed.
+        runner, run: what runs the code on pointers of weights, inputs and results, and its method.
     """
 
     def __init__(
@@ -32,7 +35,7 @@ class DirectCall:
         signature: Signature,
         weights: Sequence[Any],
         device: Any,
-        run: Callable[[tuple[int, ...], int], None],
+        runner: Runner,
         assemble: Callable[[list[Any]], Any],
         overwritten: Overwritten,
     ):
@@ -41,7 +44,7 @@ class DirectCall:
         self.counts, self.silent, self.writes = True, False, bool(signature.written)
         self._types = (torch.Tensor, torch.nn.Parameter)
         self.device, self._index = device, device.index
-        self.run = run
+        self.runner, self.run = runner, runner.run
         self._weights = tuple(t.data_ptr() for t in weights)
         self._kept = list(weights)
         self._inputs = [
@@ -65,6 +68,8 @@ class DirectCall:
             self._current = self._stream = None
         # What torch.compile's own code allocates with; torch.empty_strided takes twice as long.
         self._empty = getattr(torch._C._dynamo.guards, f"_empty_strided_{device.type}", None) or self._plain_empty
+        make = _unrolled(self._count, len(self._results))
+        self._new = None if self._places else make(self._weights, self._empty, self._results)
 
     def _plain_empty(self, shape: Sequence[int], stride: Sequence[int], dtype: Any) -> Any:
         import torch
@@ -77,10 +82,10 @@ class DirectCall:
         if bound is None:
             return None
         pointers, results = bound
-        self.run(tuple(pointers), self._stream(self._index) if self._stream is not None else 0)
+        self.run(pointers, self._stream(self._index) if self._stream is not None else 0)
         return self.assemble(results)
 
-    def bind(self, args: Sequence[Any], into: Sequence[Any] | None = None) -> tuple[list[int], list[Any]] | None:
+    def bind(self, args: Sequence[Any], into: Sequence[Any] | None = None) -> tuple[tuple[int, ...], list[Any]] | None:
         """Pointers of a call and its results, of which `assemble` makes the output; None where the arguments do not fit.
 
         Args:
@@ -94,15 +99,14 @@ class DirectCall:
             if self._misses < MISSES:
                 self._misses += 1
                 self._seen = _guard(args)
-        pointers = [*self._weights]
-        for tensor in args:
-            try:
-                pointer = tensor.data_ptr()
-            except RuntimeError:  # a tensor of torch.func, which has no memory
-                return None
-            if pointer % ALIGNMENT:
-                return None
-            pointers.append(pointer)
+        try:
+            if self._new is not None and into is None:
+                return self._new(args)
+            pointers = [*self._weights, *(tensor.data_ptr() for tensor in args)]
+        except RuntimeError:  # a tensor of torch.func, which has no memory
+            return None
+        if any(pointer % ALIGNMENT for pointer in pointers[len(self._weights) :]):
+            return None
         empty = self._empty
         if self._places:
             arguments = [*self._kept, *args]
@@ -117,9 +121,7 @@ class DirectCall:
                 changed([results[n] for n in places])
         else:
             results = [empty(shape, stride, dtype) for shape, stride, dtype in self._results] if into is None else [*into]
-        for result in results:
-            pointers.append(result.data_ptr())
-        return pointers, results
+        return (*pointers, *(result.data_ptr() for result in results)), results
 
     def _fit(self, args: Sequence[Any]) -> bool:
         """Whether the arguments are tensors as the program wants them."""
@@ -135,6 +137,25 @@ class DirectCall:
             )
         except RuntimeError:  # a layout that has no strides
             return False
+
+
+@functools.cache
+def _unrolled(inputs: int, results: int) -> Callable[..., Callable[[Sequence[Any]], Any]]:
+    """Makes, of the weights' pointers, what allocates, and what each result is, a function from so many tensors to pointers and
+    new results (None where a tensor is not aligned). A line for each of them: loops take as long again as what they call."""
+    tensors, outputs = [f"x{n}" for n in range(inputs)], [f"r{n}" for n in range(results)]
+    addresses = [f"p{n}" for n in range(inputs)]
+    lines = ["def make(weights, empty, sizes):"]
+    lines += [f"    shape{n}, stride{n}, dtype{n} = sizes[{n}]" for n in range(results)]
+    lines += ["    def bind(args):", f"        [{', '.join(tensors)}] = args"]
+    lines += [f"        p{n} = x{n}.data_ptr()" for n in range(inputs)]
+    lines += [f"        if ({' | '.join(addresses) or 0}) % {ALIGNMENT}: return None"]
+    lines += [f"        r{n} = empty(shape{n}, stride{n}, dtype{n})" for n in range(results)]
+    pointers = ["*weights", *addresses, *(f"{name}.data_ptr()" for name in outputs)]
+    lines += [f"        return ({', '.join(pointers)},), [{', '.join(outputs)}]", "    return bind"]
+    made: dict[str, Any] = {}
+    exec("\n".join(lines), made)
+    return made["make"]
 
 
 def _guard(args: Sequence[Any]) -> Callable[..., bool] | None:
@@ -157,7 +178,7 @@ def direct_call(
     signature: Signature,
     weights: Sequence[Any],
     device: Any,
-    run: Callable[..., None],
+    runner: Runner,
     in_spec: Any,
     out_spec: Any,
     own: Sequence[Any] = (),
@@ -167,7 +188,7 @@ def direct_call(
     Args:
         weights: the placed weights, in the order of the program.
         device: a `torch.device` with an index, or the CPU.
-        run: takes pointers of weights, inputs and results, and a stream.
+        runner: runs the code.
         in_spec, out_spec: pytree specs of `(args, kwargs)` and of the output.
         own: the model's tensors for the weights, or None; nothing where none of them is changed.
     """
@@ -203,6 +224,6 @@ def direct_call(
         quick = (lambda results: value) if first is None else (lambda results: results[first])
     elif indices == list(range(len(signature.results))) and out_spec == pytree.tree_structure((0,) * len(indices)):
         quick = tuple
-    made = DirectCall(signature, weights, device, run, quick, overwritten)
+    made = DirectCall(signature, weights, device, runner, quick, overwritten)
     made.silent = silent
     return made

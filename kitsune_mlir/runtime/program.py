@@ -78,14 +78,16 @@ class Program:
         self._overwritten = Overwritten(signature)
         self._counts = True
         self._direct: DirectCall | None = None
+        self._always: DirectCall | None = None  # the same, where no weight is ever copied again
         self._quick: DirectCall | None = None  # the same, where its output tells whether the arguments fitted
         if runner is not None:
             self._weight_tensors, self._copies = placed(signature, self.weights, runner.device)
             device = torch.device(runner.device)
             own = [self.weights.get(weight.name) for weight in signature.weights]
             specs = self._in_spec, self._out_spec
-            self._direct = direct_call(signature, self._weight_tensors, device, runner.run, *specs, own)
+            self._direct = direct_call(signature, self._weight_tensors, device, runner, *specs, own)
             self._quick = None if self._direct is None or self._direct.silent else self._direct
+            self._always = None if self._copies else self._direct
 
     def with_weights(self, weights: Mapping[str, Any]) -> Program:
         """The same code with other weights, by name; those that are not given stay. This program stays as it is.
@@ -151,7 +153,7 @@ class Program:
     @property
     def direct(self) -> DirectCall | None:
         """The quick way through calls whose arguments are tensors that fit, when no weight has to be copied again."""
-        return None if self._copies.stale else self._direct
+        return self._always or (None if self._copies.stale else self._direct)
 
     @property
     def placed_weights(self) -> Sequence[Any]:

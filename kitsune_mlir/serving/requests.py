@@ -32,6 +32,7 @@ PROBATION = 16
 """Launches on time after which it is late no more."""
 
 _numbers = itertools.count()
+_NEVER = float("inf")
 
 
 class Request(Answer):
@@ -63,11 +64,6 @@ class Request(Answer):
         self.deadline, self.strict, self.arrived, self.number = deadline, strict, arrived, next(_numbers)
         self.model, self.args, self.kwargs, self._on_cancel = model, args, kwargs, on_cancel
 
-    @property
-    def turn(self) -> Turn:
-        """What requests are ordered by, and itself."""
-        return self.deadline, self.number, self
-
     def dropped(self) -> None:
         """As of `Answer`."""
         self.args, self.kwargs = (), {}
@@ -76,6 +72,7 @@ class Request(Answer):
 
 
 Turn = tuple[float, int, Request]
+"""Deadline and number, by which requests are ordered, and the request."""
 
 
 class Queue:
@@ -102,7 +99,7 @@ class Queue:
         self.overhead = 0.0
         self._waiting: list[Turn] = []
         self._aside: list[Turn] = []
-        self._interval = float("inf")
+        self._interval = _NEVER
         self._last = 0.0
         self._slow = self._quick = self._smaller = 0
 
@@ -117,10 +114,10 @@ class Queue:
 
     def add(self, request: Request) -> None:
         """Let a request wait."""
-        heapq.heappush(self._waiting, request.turn)
+        heapq.heappush(self._waiting, (request.deadline, request.number, request))
         if self._last:
-            between = request.arrived - self._last
-            self._interval = between if self._interval == float("inf") else self._interval + WEIGHT * (between - self._interval)
+            between, mean = request.arrived - self._last, self._interval
+            self._interval = between if mean == _NEVER else mean + WEIGHT * (between - mean)
         self._last = request.arrived
 
     def first(self) -> Request | None:
@@ -162,8 +159,11 @@ class Queue:
         """The next launch's requests, in the order of their deadlines: as many as fit and are answered in time."""
         count = whole = self.count()
         taken, left, end = list[Request](), list[Turn](), now + self._seconds(whole)
-        while len(taken) < count and (request := _head(self._waiting)) is not None:
+        while len(taken) < count and self._waiting:
             turn = heapq.heappop(self._waiting)
+            request = turn[2]
+            if request.cancelled():
+                continue
             if self.exclusive and any(request.model == other.model for other in taken):
                 left.append(turn)
                 continue

@@ -111,7 +111,7 @@ class Entry:
         if direct is not None and self._into is not None:
             bound = direct.bind(inputs, [results[n] if n >= 0 else None for n in self._into])
         if bound is not None and direct is not None:
-            pointers, launch = tuple(bound[0]), direct.run
+            pointers, launch = bound[0], direct.run
 
             def quick(stream: int) -> None:
                 start = time.perf_counter()

@@ -85,7 +85,7 @@ class Template:
         if direct is not None and into is None and not kwargs:
             bound = direct.bind(args)
             if bound is not None:
-                pointers, results = tuple(bound[0]), bound[1]
+                pointers, results = bound
                 tensors = [*args, *results]
                 written = [*self._written_weights, *[tensors[n] for n in self._written]]
                 run, ranges = functools.partial(direct.run, pointers), Placed(self._places, pointers)

@@ -139,9 +139,9 @@ def test_signatures_that_need_more_are_refused(pair):
     signature = program.signature
     specs = program._in_spec, program._out_spec
     place = torch.device("cpu")
-    assert direct_call(signature, program._weight_tensors, place, print, *specs) is not None
+    assert direct_call(signature, program._weight_tensors, place, program._usable_runner(), *specs) is not None
     mutating = dataclasses.replace(signature, outputs=(dataclasses.replace(signature.outputs[0], mutates="x"),))
-    assert direct_call(mutating, program._weight_tensors, place, print, *specs) is None
+    assert direct_call(mutating, program._weight_tensors, place, program._usable_runner(), *specs) is None
     complex_input = dataclasses.replace(signature.inputs[0], dtype="complex<f32>")
     typed = dataclasses.replace(signature, inputs=(complex_input, signature.inputs[1]))
-    assert direct_call(typed, program._weight_tensors, place, print, *specs) is None
+    assert direct_call(typed, program._weight_tensors, place, program._usable_runner(), *specs) is None
