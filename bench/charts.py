@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["draw", "draw_breadth", "draw_curves"]
+__all__ = ["draw", "draw_breadth", "draw_curves", "draw_loads"]
 
 Entries = Mapping[str, Mapping[str, Any]]
 
@@ -52,6 +52,33 @@ def draw_curves(entries: Entries, path: Path) -> list[Path]:
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
     return [path]
+
+
+def draw_loads(entries: Entries, folder: Path, limit: str = "goodput 5 ms") -> list[Path]:
+    """Write `load-SCENARIO-ARRIVALS.svg`: p99 and goodput of each system against the rate at which requests come."""
+    from matplotlib import pyplot
+
+    _prepare(folder)
+    written = []
+    for scenario, arrivals in dict.fromkeys((e["scenario"], e["arrivals"]) for e in entries.values() if "arrivals" in e):
+        own = [e for e in entries.values() if (e.get("scenario"), e.get("arrivals")) == (scenario, arrivals)]
+        own.sort(key=lambda entry: entry["rate"])
+        figure, (late, good) = pyplot.subplots(1, 2, figsize=(9, 3.4))
+        for system in dict.fromkeys(name for entry in own for name in entry["systems"]):
+            found = [(e["rate"], e["systems"][system]) for e in own if system in e["systems"]]
+            style = {"marker": "o", "markersize": 3, "linewidth": 2 if system == "engine" else 1, "label": system}
+            late.plot([rate for rate, _ in found], [one["p99"] for _, one in found], **style)
+            good.plot([rate for rate, _ in found], [one[limit] for _, one in found], **style)
+        for axes, label in ((late, "p99, ms"), (good, f"{limit}, a second")):
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            axes.set_xlabel("requests a second")
+            axes.set_ylabel(label)
+            axes.spines[["top", "right"]].set_visible(False)
+        good.legend(fontsize=7)
+        figure.suptitle(f"{scenario}, {arrivals}", fontsize=9)
+        written.append(_save(figure, folder / f"load-{scenario}-{arrivals}.svg"))
+    return written
 
 
 def _prepare(folder: Path) -> None:

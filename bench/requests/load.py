@@ -11,11 +11,11 @@ shares of what PyTorch does one after the other. Goodput is requests a second wi
 from __future__ import annotations
 
 import argparse
-import queue
+import itertools
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from torch import Tensor
 import kitsune_mlir
 from bench.records import Record
 from bench.requests.coalesced import MODELS, WIDTHS, tower
+from bench.requests.systems import Taker, one_by_one
 from bench.timing import commit_of
 from kitsune_mlir.runtime.timer import device_name
 from kitsune_mlir.serving.statistics import percentile
@@ -33,69 +34,72 @@ SHARES = (0.25, 0.5, 0.8, 1.2, 2.0)
 ROWS = 256
 """Inputs that requests are drawn from."""
 
-Submit = Callable[[int, Tensor, Callable[[bool], None]], None]
-"""Hands in a call of a model, and what is to be called with whether it was answered."""
+Submit = Callable[[int, Tensor, Callable[[Any], None]], None]
+"""Hands in a call of a model, and what is to be called with its output, or the error that it ended with."""
+
+
+def offer(
+    dues: Sequence[float], send: Callable[[int, Callable[[Any], None]], None], parts: int = 1
+) -> tuple[list[float], float]:
+    """An open loop: send each request when it is due, whether or not earlier ones are answered.
+
+    Args:
+        dues: seconds after the start, in order.
+        send: hands in the request of this number; what it gets is to be called with each output, or error.
+        parts: how many outputs a request has.
+
+    Returns:
+        Seconds from when a request was due until its last output, sorted, of those without errors; and seconds of it all.
+
+    Raises:
+        TimeoutError: some have not ended a minute after the last one was sent.
+    """
+    lock, times, done = threading.Lock(), list[float](), threading.Event()
+    waiting, failed, left = [parts] * len(dues), set[int](), [len(dues)]
+    start = time.perf_counter()
+    for number, due in enumerate(dues):
+        while (wait := start + due - time.perf_counter()) > 0:
+            time.sleep(wait if wait > 1e-3 else 0)
+
+        def ended(output: Any, number: int = number, due: float = start + due) -> None:
+            now = time.perf_counter()
+            with lock:
+                waiting[number] -= 1
+                if isinstance(output, BaseException):
+                    failed.add(number)
+                if not waiting[number]:
+                    times.extend(() if number in failed else (now - due,))
+                    left[0] -= 1
+                    if not left[0]:
+                        done.set()
+
+        send(number, ended)
+    if not done.wait(60):
+        raise TimeoutError(f"{left[0]} requests of {len(dues)} have no answer")
+    return sorted(times), time.perf_counter() - start
 
 
 def load(submit: Submit, inputs: list[Tensor], rate: float, count: int, deadline: float, seed: int) -> dict[str, float]:
     """Send requests at a rate; percentiles in milliseconds, goodput a second."""
-    draw, lock = random.Random(seed), threading.Lock()
-    times, left, done = list[float](), [count], threading.Event()
-    start = due = time.perf_counter()
-    for _ in range(count):
-        due += draw.expovariate(rate)
-        while (wait := due - time.perf_counter()) > 0:
-            time.sleep(wait if wait > 1e-3 else 0)
-
-        def ended(answered: bool, due: float = due) -> None:
-            now = time.perf_counter()
-            with lock:
-                times.extend([now - due] if answered else [])
-                left[0] -= 1
-                if not left[0]:
-                    done.set()
-
-        submit(draw.randrange(MODELS), draw.choice(inputs), ended)
-    if not done.wait(60):
-        raise TimeoutError(f"{left[0]} requests of {count} have no answer")
-    seconds = time.perf_counter() - start
-    ordered = sorted(times)
+    draw = random.Random(seed)
+    dues = list(itertools.accumulate(draw.expovariate(rate) for _ in range(count)))
+    asked = [(draw.randrange(MODELS), draw.choice(inputs)) for _ in range(count)]
+    ordered, seconds = offer(dues, lambda number, ended: submit(*asked[number], ended))
     return {
         "p50": round(1e3 * percentile(ordered, 50), 3),
         "p99": round(1e3 * percentile(ordered, 99), 3),
-        "goodput": round(sum(one <= deadline for one in times) / seconds, 1),
+        "goodput": round(sum(one <= deadline for one in ordered) / seconds, 1),
     }
 
 
 def engine_submit(engine: kitsune_mlir.serving.engine.Engine, deadline: float | None) -> Submit:
     """Hands calls to an engine."""
 
-    def submit(model: int, x: Tensor, ended: Callable[[bool], None]) -> None:
+    def submit(model: int, x: Tensor, ended: Callable[[Any], None]) -> None:
         future = engine.submit(str(model), (x,), deadline=deadline)
-        future.add_done_callback(lambda future: ended(future.exception() is None))
+        future.add_done_callback(lambda future: ended(future.exception() or future.result()))
 
     return submit
-
-
-def eager_submit(models: list[Any]) -> tuple[Submit, Callable[[], None]]:
-    """Hands calls to a thread that runs PyTorch, the first that came first; and what ends it."""
-    waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def run() -> None:
-        with torch.no_grad():
-            while (item := waiting.get()) is not None:
-                model, x, ended = item
-                models[model](x)
-                ended(True)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-
-    def close() -> None:
-        waiting.put(None)
-        thread.join()
-
-    return lambda model, x, ended: waiting.put((model, x, ended)), close
 
 
 def main() -> None:
@@ -128,9 +132,9 @@ def main() -> None:
             rate = share * capacity
             expected = engine.forecast(rate, count=asked.requests, deadline=asked.deadline, overhead=overhead)
             found = {"kitsune": load(engine_submit(engine, asked.deadline), inputs, rate, asked.requests, asked.deadline, 1)}
-            submit, close = eager_submit(models)
-            found["eager"] = load(submit, inputs, rate, asked.requests, asked.deadline, 1)
-            close()
+            taker = Taker(one_by_one(models, inputs[:1]))
+            found["eager"] = load(taker.submit, inputs, rate, asked.requests, asked.deadline, 1)
+            taker.close()
             forecast = {
                 "p50": round(1e3 * expected.p50, 3),
                 "p99": round(1e3 * expected.p99, 3),

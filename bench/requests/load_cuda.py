@@ -13,28 +13,22 @@ took. The load generator and all systems share one Python process and its global
 from __future__ import annotations
 
 import argparse
-import copy
-import queue
 import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from bench.records import Record
 from bench.requests.coalesced import MODELS, STREAMS, WIDTHS, tower
 from bench.requests.load import ROWS, Submit, engine_submit, load
-from bench.timing import environment, graphed, note_commit
+from bench.requests.systems import LIMIT, Taker, one_by_one, together
+from bench.timing import environment, note_commit
 
 RATES = (2000, 5000, 10_000, 20_000, 40_000)
-LIMIT = 64
 SECONDS = 1.5
 """Of a load, at most."""
-
-Item = tuple[int, Tensor, Callable[[bool], None]]
 
 
 def build(folder: Path) -> None:
@@ -47,92 +41,6 @@ def build(folder: Path) -> None:
     kitsune_mlir.compile(*example, target="sm_90a", options={"requests": LIMIT}).save(folder / "tower.kit", ir=False)
 
 
-class Taker:
-    """A thread that takes what waits, and hands it on.
-
-    Args:
-        work: runs some requests, to their end; it gives those back that have to wait for the next turn.
-    """
-
-    def __init__(self, work: Callable[[Sequence[Item]], Sequence[Item]]):
-        self._waiting: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
-        self._work = work
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def submit(self, model: int, x: Tensor, ended: Callable[[bool], None]) -> None:
-        self._waiting.put((model, x, ended))
-
-    def close(self) -> None:
-        self._waiting.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        left: list[Item] = []
-        with torch.no_grad():
-            while True:
-                if not left:
-                    item = self._waiting.get()
-                    if item is None:
-                        return
-                    left.append(item)
-                while len(left) < LIMIT:
-                    try:
-                        item = self._waiting.get_nowait()
-                    except queue.Empty:
-                        break
-                    if item is None:
-                        return
-                    left.append(item)
-                again = self._work(left)
-                waits = {id(item) for item in again}
-                for item in left:
-                    if id(item) not in waits:
-                        item[2](True)
-                left = [*again]
-
-
-def replaying(models: Sequence[torch.nn.Module], streams: int) -> Callable[[Sequence[Item]], Sequence[Item]]:
-    """Graphs of each model, on so many streams."""
-    places = [torch.zeros(1, WIDTHS[0], dtype=torch.bfloat16, device="cuda") for _ in models]
-    graphs = [graphed(lambda model=model, x=x: model(x)) for model, x in zip(models, places, strict=True)]
-    made = [torch.cuda.Stream() for _ in range(streams)]
-
-    def work(items: Sequence[Item]) -> Sequence[Item]:
-        for number, x, _ in items:
-            with torch.cuda.stream(made[number % streams]):  # a model's requests stay in order
-                places[number].copy_(x)
-                graphs[number]()
-        for stream in made:
-            stream.synchronize()
-        return ()
-
-    return work
-
-
-def together(models: Sequence[torch.nn.Module]) -> Callable[[Sequence[Item]], Sequence[Item]]:
-    """All models at once."""
-    stacks, _ = torch.func.stack_module_state(list(models))  # type: ignore[arg-type]
-    shape = copy.deepcopy(models[0]).to("meta")
-    rows = torch.zeros(len(models), 1, WIDTHS[0], dtype=torch.bfloat16, device="cuda")
-
-    def every() -> Tensor:
-        return torch.vmap(lambda weights, x: torch.func.functional_call(shape, weights, (x,)))(stacks, rows)
-
-    replay, stream = graphed(torch.compile(every, dynamic=False)), torch.cuda.Stream()
-
-    def work(items: Sequence[Item]) -> Sequence[Item]:
-        first: dict[int, Item] = {}
-        again = [item for item in items if first.setdefault(item[0], item) is not item]
-        with torch.cuda.stream(stream):
-            torch._foreach_copy_([rows[number] for number in first], [x for _, x, _ in first.values()])  # type: ignore[reportPrivateImportUsage]
-            replay()
-        stream.synchronize()
-        return again
-
-    return work
-
-
 def run(folder: Path, rates: Sequence[float], count: int, deadline: float, record: Record) -> None:
     """Measure every system at every rate."""
     import kitsune_mlir
@@ -143,7 +51,12 @@ def run(folder: Path, rates: Sequence[float], count: int, deadline: float, recor
     program = kitsune_mlir.load(folder / "tower.kit", dict(models[0].named_parameters()))
     programs = [program.with_weights(dict(model.named_parameters())) for model in models]
     with torch.no_grad():
-        works = {"graphs": replaying(models, 1), "streams": replaying(models, STREAMS), "vmap": together(models)}
+        streams = [torch.cuda.Stream() for _ in range(STREAMS)]
+        works = {
+            "graphs": one_by_one(models, inputs[:1]),
+            "streams": one_by_one(models, inputs[:1], streams),
+            "vmap": together(models, inputs[0]),
+        }
     most = count
     with kitsune_mlir.serve(programs, limit=LIMIT, capacity=2 * most) as engine:
         burst = load(engine_submit(engine, None), inputs, 1e9, count, float("inf"), 0)

@@ -1,0 +1,185 @@
+"""Models in processes of their own, which take turns on the device, or overlap by MPS: what people do without one runtime.
+
+MPS (NVIDIA's Multi-Process Service) has a daemon, which is started in a folder of its own and ended again; the compute mode is
+left as it is. What cannot be had raises `Unavailable`, with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.requests.scenarios import SCENARIOS
+from bench.requests.systems import LIMIT, one_by_one
+
+__all__ = ["Processes", "Unavailable", "mps"]
+
+READY_SECONDS = 120
+
+
+class Unavailable(Exception):
+    """A system is not there on this machine; the message says why."""
+
+
+@contextlib.contextmanager
+def mps() -> Iterator[dict[str, str]]:
+    """Run MPS's daemon for the block; gives what clients need in their environment.
+
+    Raises:
+        Unavailable: it is not installed, or does not start.
+    """
+    command = shutil.which("nvidia-cuda-mps-control")
+    if command is None:
+        raise Unavailable("nvidia-cuda-mps-control is not installed")
+    with tempfile.TemporaryDirectory() as folder:
+        own = {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
+        for place in own.values():
+            os.mkdir(place)
+
+        def control(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [command, *words], input=text, env={**os.environ, **own}, capture_output=True, text=True, timeout=30
+            )
+
+        try:
+            started = control("-d")
+            if started.returncode or control(text="get_server_list\n").returncode:
+                raise Unavailable(f"the daemon does not start: {(started.stderr or started.stdout).strip()[:200]}")
+        except subprocess.TimeoutExpired as error:
+            raise Unavailable("the daemon does not answer") from error
+        try:
+            yield own
+        finally:
+            control(text="quit\n")
+
+
+def _serve(pipe: Any, scenario: str, small: bool, device: str, dtype: torch.dtype, part: int, parts: int, seed: int) -> None:
+    """A process: its part of the models; (number of the request, model, row) in, (number, output or error) out."""
+    torch.set_num_threads(1)
+    models, inputs = made(scenario, small, device, dtype, seed)
+    own = [n for n in range(len(models)) if n % parts == part]
+    place = {model: n for n, model in enumerate(own)}
+    with torch.no_grad():
+        work = one_by_one([models[n] for n in own], [inputs[n][0] for n in own])
+        pipe.send(None)
+        while True:
+            taken = [pipe.recv()]
+            while len(taken) < LIMIT and pipe.poll():
+                taken.append(pipe.recv())
+            asked = [one for one in taken if one is not None]
+            answers: list[Any] = []
+            items = [
+                (place[model], inputs[model][row], lambda output, number=number, to=answers: to.append((number, output.cpu())))
+                for number, model, row in asked
+            ]
+            work(items)
+            pipe.send(answers)
+            if len(asked) < len(taken):
+                return
+
+
+def made(scenario: str, small: bool, device: str, dtype: torch.dtype, seed: int) -> tuple[list[Any], list[list[Tensor]]]:
+    """All models of a scenario, and for each the inputs of its family, the same in every process."""
+    torch.manual_seed(seed)
+    models, inputs = list[Any](), list[list[Tensor]]()
+    for family in SCENARIOS[scenario].families:
+        own = family.models(small, device, dtype)
+        rows = family.inputs(small, device, dtype, 64)
+        models += own
+        inputs += [rows] * len(own)
+    return models, inputs
+
+
+class Processes:
+    """So many processes, each with its part of the models.
+
+    Args:
+        environment: is added to theirs.
+
+    Raises:
+        Unavailable: they did not get ready.
+    """
+
+    def __init__(
+        self,
+        scenario: str,
+        small: bool,
+        device: str,
+        dtype: torch.dtype,
+        seed: int,
+        count: int,
+        environment: dict[str, str] | None = None,
+    ):
+        self._count, self._lock, self._number = count, threading.Lock(), 0
+        self._ended: dict[int, Callable[[Any], None]] = {}
+        spawn = multiprocessing.get_context("spawn")
+        before = {name: os.environ.get(name) for name in environment or {}}
+        os.environ.update(environment or {})
+        self._pipes, self._started = [], []
+        try:
+            for part in range(count):
+                here, there = spawn.Pipe()
+                process = spawn.Process(
+                    target=_serve, args=(there, scenario, small, device, dtype, part, count, seed), daemon=True
+                )
+                process.start()
+                self._pipes.append(here)
+                self._started.append(process)
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+        for pipe in self._pipes:
+            if not pipe.poll(READY_SECONDS):
+                self._end()
+                raise Unavailable(f"a process was not ready after {READY_SECONDS} s")
+            try:
+                pipe.recv()
+            except EOFError as error:
+                self._end()
+                raise Unavailable("a process ended before it was ready") from error
+        self._readers = [threading.Thread(target=self._read, args=(pipe,), daemon=True) for pipe in self._pipes]
+        for reader in self._readers:
+            reader.start()
+
+    def submit(self, model: int, row: int, ended: Callable[[Any], None]) -> None:
+        """Hand in a request by the number of its input."""
+        with self._lock:
+            self._number += 1
+            number = self._number
+            self._ended[number] = ended
+        self._pipes[model % self._count].send((number, model, row))
+
+    def close(self) -> None:
+        """Answer what was handed in, and end the processes."""
+        for pipe in self._pipes:
+            pipe.send(None)
+        for reader in self._readers:
+            reader.join(READY_SECONDS)
+        self._end()
+
+    def _read(self, pipe: Any) -> None:
+        while True:
+            try:
+                answers = pipe.recv()
+            except (EOFError, OSError):
+                return
+            for number, output in answers:
+                with self._lock:
+                    ended = self._ended.pop(number)
+                ended(output)
+
+    def _end(self) -> None:
+        for process in self._started:
+            process.join(5)
+            if process.is_alive():
+                process.terminate()

@@ -1,0 +1,188 @@
+"""What serves requests for many models beside the engine: a thread that takes what waits, and a way to run what it took.
+
+A way is `work(items) -> items that wait for the next turn`, made for models of one architecture or several; it answers each
+item with its output. On the host ways call models; on a GPU they replay graphs that were recorded before, and synchronize once.
+"""
+
+from __future__ import annotations
+
+import copy
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench.timing import graphed
+
+__all__ = ["LIMIT", "Item", "Taker", "Work", "batched", "in_green_contexts", "one_by_one", "together"]
+
+LIMIT = 64
+"""Requests that are taken at a time."""
+BUCKETS = (1, 2, 4, 8)
+"""Rows of one model that are run at once."""
+
+Item = tuple[int, Tensor, Callable[[Any], None]]
+"""The model's number, its input, and what is to be called with the output."""
+Work = Callable[[Sequence[Item]], Sequence[Item]]
+
+
+class Taker:
+    """A thread that takes what waits, in the order in which it came, and has it run.
+
+    Args:
+        work: runs some requests, to their end; it gives those back that have to wait for the next turn.
+    """
+
+    def __init__(self, work: Work):
+        self._waiting: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._work = work
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def submit(self, model: int, x: Tensor, ended: Callable[[Any], None]) -> None:
+        """Hand in a request."""
+        self._waiting.put((model, x, ended))
+
+    def close(self) -> None:
+        """Return when all are answered."""
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        left: list[Item] = []
+        with torch.no_grad():
+            while True:
+                if not left:
+                    item = self._waiting.get()
+                    if item is None:
+                        return
+                    left.append(item)
+                ending = False
+                while len(left) < LIMIT and not self._waiting.empty():
+                    item = self._waiting.get()
+                    if item is None:
+                        ending = True
+                        break
+                    left.append(item)
+                left = [*self._work(left)]
+                if ending:
+                    self._waiting.put(None)
+
+
+def one_by_one(models: Sequence[nn.Module], examples: Sequence[Tensor], streams: Sequence[Any] = ()) -> Work:
+    """Each request by itself, in order.
+
+    Args:
+        examples: an input of each model, or one for all.
+        streams: CUDA streams that models are dealt out to; one of its own if empty.
+    """
+    if not examples[0].is_cuda:
+
+        def call(items: Sequence[Item]) -> Sequence[Item]:
+            for number, x, ended in items:
+                ended(models[number](x))
+            return ()
+
+        return call
+    given = examples if len(examples) == len(models) else [examples[0]] * len(models)
+    places = [x.clone() for x in given]
+    graphs = [graphed(lambda model=model, x=x: model(x)) for model, x in zip(models, places, strict=True)]
+    made = list(streams) or [torch.cuda.Stream()]
+
+    def work(items: Sequence[Item]) -> Sequence[Item]:
+        outputs = []
+        for number, x, _ in items:
+            with torch.cuda.stream(made[number % len(made)]):  # a model's requests stay in order
+                places[number].copy_(x)
+                outputs.append(graphs[number]().clone())  # the next replay overwrites it
+        for stream in made:
+            stream.synchronize()
+        for (_, _, ended), output in zip(items, outputs, strict=True):
+            ended(output)
+        return ()
+
+    return work
+
+
+def in_green_contexts(models: Sequence[nn.Module], examples: Sequence[Tensor], contexts: int = 4, share: int = 32) -> Work:
+    """Models dealt out to parts of the GPU, of so many multiprocessors each.
+
+    Raises:
+        RuntimeError: this PyTorch, or this driver, has no green contexts.
+    """
+    from torch.cuda.green_contexts import GreenContext
+
+    made: list[Any] = [GreenContext.create(num_sms=share, device_id=0) for _ in range(contexts)]
+    work = one_by_one(models, examples, [context.Stream() for context in made])
+    return lambda items: work(items) if made else ()
+
+
+def together(models: Sequence[nn.Module], example: Tensor, shared: str = "") -> Work:
+    """All models at once, at most one request of each: `vmap`, through torch.compile in a graph on a GPU.
+
+    Args:
+        shared: names of parameters that are the same tensors in all models begin so; those are not stacked.
+    """
+    first = {**dict(models[0].named_parameters()), **dict(models[0].named_buffers())}
+    states = [{**dict(model.named_parameters()), **dict(model.named_buffers())} for model in models]
+    alike = {name for name in first if shared and name.startswith(shared)}
+    stacks = {name: first[name] if name in alike else torch.stack([state[name] for state in states]) for name in first}
+    axes = {name: None if name in alike else 0 for name in first}
+    shape = copy.deepcopy(models[0]).to("meta")
+    rows = torch.stack([example] * len(models))
+
+    def every() -> Tensor:
+        return torch.vmap(lambda weights, x: torch.func.functional_call(shape, weights, (x,)), (axes, 0))(stacks, rows)
+
+    cuda = example.is_cuda
+    replay = graphed(torch.compile(every, dynamic=False)) if cuda else every
+    stream = torch.cuda.Stream() if cuda else None
+
+    def work(items: Sequence[Item]) -> Sequence[Item]:
+        own: dict[int, Item] = {}
+        again = [item for item in items if own.setdefault(item[0], item) is not item]
+        with torch.cuda.stream(stream):
+            torch._foreach_copy_([rows[number] for number in own], [x for _, x, _ in own.values()])  # type: ignore[reportPrivateImportUsage]
+            outputs = replay()
+            outputs = outputs.clone() if cuda else outputs
+        if stream is not None:
+            stream.synchronize()
+        for number, (_, _, ended) in own.items():
+            ended(outputs[number])
+        return again
+
+    return work
+
+
+def batched(models: Sequence[nn.Module], examples: Sequence[Tensor]) -> Work:
+    """Requests of one model as rows of one call, as servers that batch by model do; rows are padded to `BUCKETS`."""
+    given = examples if len(examples) == len(models) else [examples[0]] * len(models)
+    made: dict[tuple[int, int], tuple[Tensor, Callable[[], Tensor]]] = {}
+    for number, (model, x) in enumerate(zip(models, given, strict=True)):
+        for count in BUCKETS:
+            place = torch.cat([x] * count)
+            call = lambda model=model, place=place: model(place)  # noqa: E731
+            made[number, count] = place, graphed(call) if x.is_cuda else call
+
+    def work(items: Sequence[Item]) -> Sequence[Item]:
+        groups: dict[int, list[Item]] = {}
+        for item in items:
+            groups.setdefault(item[0], []).append(item)
+        outputs = []
+        for number, group in groups.items():
+            own = group[: BUCKETS[-1]]
+            place, call = made[number, next(count for count in BUCKETS if count >= len(own))]
+            for row, (_, x, _) in enumerate(own):
+                place[row : row + 1].copy_(x)
+            outputs.append((own, call().clone()))
+        if place.is_cuda:
+            torch.cuda.current_stream().synchronize()
+        for own, output in outputs:
+            for row, (_, _, ended) in enumerate(own):
+                ended(output[row : row + 1])
+        return [item for group in groups.values() for item in group[BUCKETS[-1] :]]
+
+    return work
