@@ -85,16 +85,18 @@ class Case:
 
     def given(self, kind: torch.dtype | None = None) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Arguments and targets."""
-        if kind is None:
-            return self.args, self.targets
-        wide = [tuple(t.to(kind) if t.is_floating_point() else t for t in some) for some in (self.args, self.targets)]
-        return wide[0], wide[1]
+        return widened(self.args, kind), widened(self.targets, kind)
 
     @contextlib.contextmanager
     def context(self, kind: torch.dtype | None = None) -> Iterator[None]:
         """In which models are called, or models of `kind`."""
         with torch.enable_grad(), torch.autocast(self.device, self.autocast, enabled=bool(self.autocast) and kind is None):
             yield
+
+
+def widened(tensors: tuple[Tensor, ...], kind: torch.dtype | None) -> tuple[Tensor, ...]:
+    """Tensors with numbers of `kind`, where it is given; integers stay."""
+    return tuple(t.to(kind) if kind is not None and t.is_floating_point() else t for t in tensors)
 
 
 def parameters_of(objective: nn.Module) -> list[nn.Parameter]:
