@@ -37,12 +37,12 @@ def name_equal_bags(graph: fx.Graph) -> None:
     """Turn bags whose offsets are multiples of a size, as torch has them of a matrix of indices, into `kitsune::equal_bags`.
 
     Raises:
-        FrontendError: what PyTorch's kernel notes for its gradient is used, which depends on how it computes.
+        FrontendError: what PyTorch's kernel notes for its gradient is returned, or used where it leaves some of it out.
     """
     for node in [n for n in graph.nodes if n.op == "call_function" and n.target in _FORMS]:
         given: dict[str, Any] = dict(zip((*_NAMES, "padding_idx"), node.args, strict=False)) | dict(node.kwargs)
         used = [user for user in node.users if user.users]
-        if node.target in _TRACED and any(user.args[1] != 0 for user in used):
+        if node.target in _TRACED and not all(_is_ours(user, given) for user in used):
             name = target_name(node)
             what = f"operator '{name}' gives more than the bags, which is PyTorch's own affair"
             raise FrontendError(what, operator=name, location=origin_of_node(node))
@@ -58,6 +58,18 @@ def name_equal_bags(graph: fx.Graph) -> None:
             bags.meta = dict(user.meta)
             user.replace_all_uses_with(bags)
     drop_dead(graph)
+
+
+def _is_ours(result: fx.Node, given: dict[str, Any]) -> bool:
+    """Whether one of the results is what `_embedding_bag` below gives: the bags, or what a gradient in the same graph reads."""
+    number: Any = result.args[1]
+    if number == 0:
+        return True
+    indices, offsets, weight = (given[name].meta["val"].shape for name in ("indices", "offsets", "weight"))
+    bags = offsets[0] - int(bool(given.get("include_last_offset")))
+    largest = (bags, weight[1]) if given.get("mode") == MAX else None
+    ours = {1: (indices[0],), 2: (bags,), 3: largest}[number]
+    return tuple(result.meta["val"].shape) == ours and all(user.op == "call_function" for user in result.users)
 
 
 def _size(given: dict[str, Any]) -> int | None:

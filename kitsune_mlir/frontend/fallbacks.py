@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+from torch.utils._pytree import tree_map, tree_map_only
 
 from kitsune_mlir.frontend.antialiasing import ANTIALIASING
 from kitsune_mlir.frontend.dtypes import widened
@@ -214,6 +215,20 @@ def _diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0,
     return torch.movedim(filled, (-2, -1), (dim1, dim2))
 
 
+def _of_one_type(op: Any) -> Callable[..., Any]:
+    """Bounds that are tensors, of other types than what they bound: all are of the type of the result."""
+
+    def decomposed(x: Tensor, *bounds: Tensor | None, **named: Tensor | None) -> Any:
+        given = [t for t in (x, *bounds, *named.values()) if t is not None]
+        _, kind = elementwise_dtypes(*given, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
+        if all(t.dtype == kind for t in given):
+            return NotImplemented
+        x, bounds, named = tree_map_only(Tensor, lambda t: t.to(kind), (x, bounds, named))
+        return op(x, *bounds, **named)
+
+    return decomposed
+
+
 _EXTREMES = (aten.amax.default, aten.amin.default)
 _EXTREMES_OF_ALL = (aten.max.default, aten.min.default)
 _ROWS = (
@@ -279,6 +294,7 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     aten.copysign.Scalar: _copysign,
     **{op: _of_bytes(op) for op in _BYTES},
     **{op: _compared(op) for op in _COMPARISONS},
+    **{op: _of_one_type(op) for op in (aten.clamp.Tensor, aten.clamp_min.Tensor, aten.clamp_max.Tensor)},
     aten._trilinear.default: _trilinear,
     aten._cdist_forward.default: _cdist,
     aten.diagonal_scatter.default: _diagonal_scatter,

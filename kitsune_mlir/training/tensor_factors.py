@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from kitsune_mlir.frontend.dtypes import NARROW, widened
@@ -33,9 +34,21 @@ class TensorFactors(TorchFunctionMode):
         if not numbers:
             return _applied(func, args, kwargs) if _factor(func, kwargs) is not None else func(*args, **kwargs)
         try:
-            return _applied(func, *tree_map(_as_tensor, (args, kwargs)))
+            with _NoNumbers():
+                return _applied(func, *tree_map(_as_tensor, (args, kwargs)))
         except Exception:
             return func(*tree_map(_as_value, args), **tree_map(_as_value, kwargs))
+
+
+class _NoNumbers(TorchDispatchMode):
+    """While it is entered, a tensor is not taken for its number, as `beta` of a product or a bound of `clamp` is."""
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            raise TypeError("a number whose value is not known while a graph is made")
+        return func(*args, **(kwargs or {}))
 
 
 def _as_tensor(value: Any) -> Any:

@@ -15,6 +15,7 @@ from kitsune_mlir.dynamo.above_autograd import composites_replaced
 from kitsune_mlir.dynamo.torch_api import traced_whole, tracing_lock
 from kitsune_mlir.errors import UnsupportedError
 from kitsune_mlir.frontend.gradients.whole import kept_whole
+from kitsune_mlir.training.cumulative_statistics import cumulative_statistics
 from kitsune_mlir.training.numbers import Numbers
 from kitsune_mlir.training.optimizers import check_constants, constants_of, tensor_numbers, updated
 from kitsune_mlir.training.places import Places, exchanged
@@ -153,7 +154,7 @@ def traced(
         return [value.detach() for value in results]
 
     flat = [*held, *(g for g in grads if g is not None), *(t for some in slots for t in some), *batch_tensors]
-    with tracing_lock, composites_replaced(True, asked.attention_dropout), kept_whole():
+    with tracing_lock, composites_replaced(True, asked.attention_dropout), kept_whole(), cumulative_statistics():
         graph = traced_whole(step, flat)
     return Traced(graph, _only_used(graph), **found)
 

@@ -125,6 +125,7 @@ PAIRS: dict[str, Callable[..., Any]] = {
     "at most": lambda x, y: x.clamp(max=0.5),
     "between numbers": lambda x, y: x.clamp(-1, 0.5),
     "between tensors": lambda x, y: torch.clamp(y, x, x + 1),
+    "between tensors of other types": lambda x, y: torch.clamp(y, x.float(), x.double() + 1),
     "relu6": lambda x, y: F.relu6(x),
     "hardswish": lambda x, y: F.hardswish(x),
     "threshold": lambda x, y: F.threshold(x, 0.3, 0.3),

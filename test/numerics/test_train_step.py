@@ -49,14 +49,15 @@ class Words(nn.Module):
 
 
 class Bags(nn.Module):
-    """Sums of embeddings, and a layer that nothing calls."""
+    """Sums and means of embeddings, and a layer that nothing calls."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.bags, self.top, self.unused = nn.EmbeddingBag(17, 6, mode="sum"), nn.Linear(6, 1), nn.Linear(2, 2)
+        self.sums, self.means = nn.EmbeddingBag(17, 6, mode="sum"), nn.EmbeddingBag(17, 6, mode="mean", padding_idx=3)
+        self.top, self.unused = nn.Linear(6, 1), nn.Linear(2, 2)
 
     def forward(self, *, ids: Tensor, starts: Tensor) -> Tensor:
-        return self.top(self.bags(ids, starts)).squeeze(1)
+        return self.top(self.sums(ids, starts) + self.means(ids, starts)).squeeze(1)
 
 
 class Sequences(nn.Module):
@@ -77,7 +78,7 @@ def images() -> nn.Module:
         nn.BatchNorm2d(5),
         nn.ReLU(),
         nn.Conv2d(5, 6, 3, stride=2, bias=False),
-        nn.BatchNorm2d(6),
+        nn.BatchNorm2d(6, momentum=None),
     )
     return nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
 
@@ -268,6 +269,18 @@ def test_numbers_that_python_reads() -> None:
             best.param_groups[0].update(numbers)
         assert not three(R(6, 5), R(6, 3))
         assert len(three.steps[0].reports) == count - (count > 3)
+
+
+@pytest.mark.parametrize("name", ["Rprop", "Muon"])
+def test_numbers_that_pytorch_takes_from_tensors(name: str) -> None:
+    """Bounds of `clamp` are inputs, factors of a product constants; neither is a number that is known only when it runs."""
+    if not hasattr(optim, name):
+        pytest.skip(f"this PyTorch has no {name}")
+    three = Three(nn.Linear(5, 3, bias=False), F.mse_loss, lambda p: getattr(optim, name)(p, 0.01))
+    for _ in range(2):
+        assert not three(R(7, 5), R(7, 3))
+    (report,) = three.steps[0].reports
+    assert len(report.programs) == 1 and not report.islands, report
 
 
 def test_in_place(layers: Three) -> None:
