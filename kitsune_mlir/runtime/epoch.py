@@ -54,6 +54,10 @@ class Epoch:
 
     Args:
         manifest: of the kernel.
+        ready_first: give tickets in the order in which instances could begin if each task took the same time and blocks were
+            never short (Graham's list of earliest starts), in place of the order of the appends. Blocks claim tickets in their
+            order, so of chains that are appended one after the other they would hold the first ones and wait in them, while
+            what they could do lies behind. An instance can begin only after those that it depends on in either order.
 
     Attributes:
         tickets: pieces of work.
@@ -61,9 +65,10 @@ class Epoch:
         slots: counters of all instances.
     """
 
-    def __init__(self, manifest: EpochManifest):
-        self.manifest = manifest
+    def __init__(self, manifest: EpochManifest, ready_first: bool = False):
+        self.manifest, self.ready_first = manifest, ready_first
         self.instances: list[Instance] = []
+        self._ends: list[int] = []  # of instances, in tasks from the start of the launch on
         self.tickets = self.arena_bytes = self.partial_bytes = self.slots = 0
         self._links = self._maps = 0
 
@@ -89,6 +94,7 @@ class Epoch:
         if self.tickets + program.pieces > MOST_TICKETS:
             raise ArgumentError(f"an epoch has at most {MOST_TICKETS} pieces of work")
         self.instances.append(instance)
+        self._ends.append(max((self._ends[other] for other in instance.upstream), default=0) + len(program.steps))
         self.tickets += program.pieces
         self.arena_bytes += _rounded(program.arena_bytes)
         self.partial_bytes += _rounded(program.partial_bytes)
@@ -96,6 +102,13 @@ class Epoch:
         self._links += len(instance.upstream)
         self._maps += len(program.maps)
         return number
+
+    def order(self) -> np.ndarray:
+        """The instances in the order of their tickets."""
+        if not self.ready_first:
+            return np.arange(len(self.instances))
+        tasks = [len(self.manifest.programs[one.program].steps) for one in self.instances]
+        return np.argsort(np.array(self._ends, np.int64) - np.array(tasks, np.int64), kind="stable")
 
     @property
     def counter_bytes(self) -> int:
@@ -128,16 +141,18 @@ class Epoch:
         programs, instances = self.manifest.programs, self.instances
         which = np.array([one.program for one in instances], np.int64)
         pieces = np.array([program.pieces for program in programs], np.int64)[which]
-        first = np.concatenate([[0], np.cumsum(pieces)[:-1]])
-        tickets = data[: 8 * self.tickets].view(np.int32).reshape(-1, 2)
-        tickets[:, 0] = np.repeat(np.arange(len(instances)), pieces)
-        tickets[:, 1] = np.concatenate([programs[number].words for number in which])
 
         def of(name: str) -> np.ndarray:
             return np.array([getattr(program, name) for program in programs], np.int64)[which]
 
         def starts(sizes: np.ndarray) -> np.ndarray:
             return np.concatenate([[0], np.cumsum(sizes)[:-1]])
+
+        order, first = self.order(), np.zeros(len(instances), np.int64)
+        first[order] = starts(pieces[order])
+        tickets = data[: 8 * self.tickets].view(np.int32).reshape(-1, 2)
+        tickets[:, 0] = np.repeat(order, pieces[order])
+        tickets[:, 1] = np.concatenate([programs[number].words for number in which[order]])
 
         counts = np.array([len(program.maps) for program in programs], np.int64)[which]
         links = np.array([len(one.upstream) for one in instances], np.int64)

@@ -3,7 +3,8 @@
 Whoever claims a ticket waits for the ends of instances (pairs of `upstream`) and for earlier tasks of its own one. It is shown
 that all these have earlier tickets, for any number of blocks:
 
-- each instance has the tickets of its program's pieces, in their order, and nobody else's between them are taken for its own;
+- each instance has the tickets of its program's pieces, in their order, and nobody else's lie between them, whatever the order
+  of instances is;
   that a piece waits for earlier ones of its program only is `kitsune-check-progress`' proof;
 - each pair names the last counter of an instance whose tickets all come before, and no more posts than that instance makes;
 - counters, partial results, intermediates and pointers of two instances do not overlap, and lie inside of what there is.
@@ -67,10 +68,11 @@ def _posts(manifest: EpochManifest, instance: Instance) -> int:
 def _check_tickets(
     manifest: EpochManifest, instances: Sequence[Instance], tickets: np.ndarray, records: np.ndarray
 ) -> list[int]:
-    """Each instance's tickets are its program's pieces in order; the ticket behind each instance's last."""
-    place, ends = 0, []
-    for number, (instance, record) in enumerate(zip(instances, records, strict=True)):
-        program = manifest.programs[instance.program]
+    """Each instance's tickets are its program's pieces in order, one instance's behind another's, in whatever order of
+    instances; the ticket behind each instance's last."""
+    place, ends = 0, [0] * len(instances)
+    for number in np.argsort(records["first_ticket"], kind="stable").tolist():
+        record, program = records[number], manifest.programs[instances[number].program]
         if int(record["first_ticket"]) != place or int(record["first"]) != place - program.first_piece:
             raise EpochFault(f"instance {number} begins with ticket {place}, its record says {int(record['first_ticket'])}")
         for step in program.steps:
@@ -80,7 +82,7 @@ def _check_tickets(
                 piece = int(wrong.argmax()) if wrong.any() else len(own)
                 raise EpochFault(f"ticket {place + piece} is not piece {piece} of task '{step.name}' of instance {number}")
             place += step.pieces
-        ends.append(place)
+        ends[number] = place
     if place != len(tickets):
         raise EpochFault(f"there are {len(tickets)} tickets for {place} pieces of work")
     return ends

@@ -38,6 +38,7 @@ class Epochs:
         loaded: the same on its device.
         current: the caller's stream.
         handle: of it, which is quicker to ask for.
+        ready_first: as of `runtime.epoch.Epoch`.
 
     Attributes:
         launches, alone: epochs that were launched, and entries that were run by themselves.
@@ -51,12 +52,14 @@ class Epochs:
         loaded: CudaEpochs,
         current: Callable[[], Any],
         handle: Callable[[], int],
+        ready_first: bool = False,
     ):
         self._hazards, self._ended, self._kernel, self._current = hazards, ended, kernel, current
         self._handle_of, self._handle = handle, -1
         self._loaded = loaded
         self._numbers: weakref.WeakKeyDictionary[Program, int] = weakref.WeakKeyDictionary()
-        self._epoch = Epoch(kernel.manifest)
+        self._ready_first = ready_first
+        self._epoch = Epoch(kernel.manifest, ready_first)
         self._tasks: list[Task] = []
         self._places: dict[int, int] = {}  # of the epoch's tasks, by number
         self._stream: Any = None
@@ -122,7 +125,7 @@ class Epochs:
         if not self._tasks:
             return
         epoch, tasks, stream = self._epoch, self._tasks, self._stream
-        self._epoch, self._tasks, self._places = Epoch(self._kernel.manifest), [], {}
+        self._epoch, self._tasks, self._places = Epoch(self._kernel.manifest, self._ready_first), [], {}
         failed: BaseException | None = None
         try:
             prepared = self._loaded.prepare(epoch, stream.cuda_stream)

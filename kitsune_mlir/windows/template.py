@@ -17,6 +17,9 @@ from kitsune_mlir.windows.task import Call, extent
 __all__ = ["Template", "conditional", "in_order"]
 
 
+_call = tuple.__new__  # which takes a third of what the named tuple's own takes
+
+
 def conditional(call: Call, when: Any) -> Call:
     """A call that is made where a tensor's one value differs from zero when it is run; else nothing is written.
 
@@ -70,6 +73,8 @@ class Template:
         written = sorted({number for number, _, _, mode in places if mode != READ})
         self._written = [number - len(self._weights) for number in written if number >= len(self._weights)]
         self._written_weights = [self._weights[number] for number in written if number < len(self._weights)]
+        first = len(self._names) - len(self._weights)
+        self._writes_results = not self._written_weights and self._written == [first + n for n in range(len(signature.results))]
 
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, into: Any = None) -> Call:
         """A call with these arguments; results are allocated, and not written.
@@ -87,9 +92,10 @@ class Template:
             if bound is not None:
                 pointers, results = bound
                 tensors = [*args, *results]
-                written = [*self._written_weights, *[tensors[n] for n in self._written]]
+                written = results if self._writes_results else [*self._written_weights, *(tensors[n] for n in self._written)]
                 run, ranges = functools.partial(direct.run, pointers), Placed(self._places, pointers)
-                return Call(run, ranges, direct.assemble(results), tensors, written, (self._program, pointers))
+                entry = self._program, pointers
+                return _call(Call, (run, ranges, direct.assemble(results), tensors, written, entry, None))
         return self._general(args, kwargs or {}, into)
 
     def _general(self, args: Sequence[Any], kwargs: Mapping[str, Any], into: Any) -> Call:

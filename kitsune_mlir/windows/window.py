@@ -71,19 +71,31 @@ class Window:
             processors, or 4 of the paper's form.
         kernel: of the back end "device": what `kitsune_mlir.epoch_kernel` made of programs. Of that back end `size` is how many
             entries one launch has at most.
+        ready_first: of the back end "device": blocks claim entries in the order in which these could begin, not in that of the
+            appends. It pays where long chains are appended one after the other.
 
     Raises:
-        ArgumentError: there is no such back end, or the size or number of threads is none, or "device" has no kernel.
+        ArgumentError: there is no such back end, or the size or number of threads is none, or "device" has no kernel, or
+            another back end has what is of it alone.
     """
 
-    def __init__(self, size: int = 128, back_end: str = "auto", threads: int | None = None, kernel: EpochKernel | None = None):
+    def __init__(
+        self,
+        size: int = 128,
+        back_end: str = "auto",
+        threads: int | None = None,
+        kernel: EpochKernel | None = None,
+        ready_first: bool = False,
+    ):
         if back_end not in BACK_ENDS:
             raise ArgumentError(f"no back end '{back_end}'; there are {', '.join(BACK_ENDS)}")
         if threads is not None and threads < 0:
             raise ArgumentError(f"a window has no fewer than 0 threads of its own, not {threads}")
         if (kernel is None) == (back_end == "device"):
             raise ArgumentError(f"back end '{back_end}' and kernel {kernel}: 'device' needs one, others take none")
-        self._hazards, self._kernel = make_hazards(size), kernel
+        if ready_first and kernel is None:
+            raise ArgumentError(f"ready_first is of the back end 'device', not of '{back_end}'")
+        self._hazards, self._kernel, self._ready_first = make_hazards(size), kernel, ready_first
         self._mutex = threading.Lock()
         self._lock = threading.Condition(self._mutex)
         self._kind, self._threads = back_end, threads
@@ -244,7 +256,8 @@ class Window:
         if self._kernel is not None:
             index = torch.device(device).index or 0
             handle = functools.partial(torch._C._cuda_getCurrentRawStream, index)
-            return Epochs(self._hazards, self._ended, self._kernel, self._kernel.on(index), current, handle)
+            loaded = self._kernel.on(index)
+            return Epochs(self._hazards, self._ended, self._kernel, loaded, current, handle, self._ready_first)
         if kind == "streams":
             return Streams(self._hazards, self._ended, lambda: torch.cuda.Stream(device), current, STREAMS)
         threads = SYNCHRONIZED if self._threads is None else self._threads

@@ -64,7 +64,12 @@ class Tensors:
 
 
 def run_epoch(
-    machine: Machine, module: ir.Operation, manifest: EpochManifest, instances: Sequence[Instance], blocks: int = 3
+    machine: Machine,
+    module: ir.Operation,
+    manifest: EpochManifest,
+    instances: Sequence[Instance],
+    blocks: int = 3,
+    ready_first: bool = False,
 ) -> list[tuple[int, int]]:
     """Run an epoch on the memory of a machine; (block, ticket) of each claim, in order.
 
@@ -73,7 +78,7 @@ def run_epoch(
     """
     with module.context:
         machine.define(module)
-    epoch = Epoch(manifest)
+    epoch = Epoch(manifest, ready_first)
     for instance in instances:
         epoch.append(instance)
 

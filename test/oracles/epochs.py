@@ -13,6 +13,7 @@ import dataclasses
 import random
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from kitsune_mlir.runtime.epoch import Epoch, Instance, Packed
 from kitsune_mlir.runtime.epoch_check import EpochFault, check_epoch
 from kitsune_mlir.runtime.epoch_manifest import RECORD, EpochManifest, EpochProgram, EpochStep
 
-__all__ = ["BASE", "Hang", "TooEarly", "faulty", "packed", "play", "random_epoch", "records_of"]
+__all__ = ["BASE", "Hang", "TooEarly", "faulty", "packed", "play", "random_epoch", "records_of", "steps"]
 
 _OFFSETS = [RECORD.fields[name][1] for name in RECORD.names or ()]  # pyright: ignore
 BASE, ARENA = 1 << 40, 1 << 41
@@ -68,8 +69,9 @@ def random_programs(draw: random.Random) -> list[EpochProgram]:
 
 
 def random_epoch(draw: random.Random, size: int = 12) -> Epoch:
-    """An epoch of random programs; some of its instances have predicates."""
-    epoch = Epoch(EpochManifest("epoch", "", 32, 0, 0, 1, tuple(random_programs(draw))))
+    """An epoch of random programs, in either order; some of its instances have predicates."""
+    manifest = EpochManifest("epoch", "", 32, 0, 0, 1, tuple(random_programs(draw)))
+    epoch = Epoch(manifest, ready_first=draw.random() < 0.5)
     for number in range(draw.randint(1, size)):
         which = draw.randrange(len(epoch.manifest.programs))
         program = epoch.manifest.programs[which]
@@ -89,8 +91,73 @@ def records_of(epoch: Epoch, data: np.ndarray, words: Packed) -> np.ndarray:
     """The records' fields among a launch's words, to be read and changed."""
     size = epoch.manifest.record_bytes
     formats = [RECORD[name] for name in RECORD.names or ()]
-    type_ = np.dtype({"names": RECORD.names, "formats": formats, "offsets": _OFFSETS, "itemsize": size})
-    return data[words.records : words.records + size * len(epoch)].view(type_)
+    fields: Any = {"names": RECORD.names, "formats": formats, "offsets": _OFFSETS, "itemsize": size}
+    return data[words.records : words.records + size * len(epoch)].view(np.dtype(fields))
+
+
+class Launch:
+    """A launch of an epoch's words: what blocks hold and what was counted.
+
+    Attributes:
+        held: of each block the ticket that it does and the one that it has claimed ahead; with two, it holds on to one.
+        ended: instances, in the order in which they ended.
+    """
+
+    def __init__(self, epoch: Epoch, words: Packed, blocks: int, skipped: Sequence[bool]):
+        self._epoch, self._programs, self._skipped = epoch, epoch.manifest.programs, skipped
+        self._tickets = words.data[words.tickets : words.tickets + 8 * epoch.tickets].view(np.int32).reshape(-1, 2)
+        self._records = records_of(epoch, words.data, words)
+        self._links = words.data[words.upstream : words.maps].view(np.int32).reshape(-1, 2)
+        self._counters = np.zeros(epoch.slots + 1, np.int64)
+        self._left = [self._programs[instance.program].pieces for instance in epoch.instances]
+        self._head, self.ended = 0, list[int]()
+        self.held: list[list[int]] = [[] for _ in range(blocks)]
+        for block in range(blocks):
+            self.claim(block)
+
+    def claim(self, block: int) -> None:
+        """Let a block have the next ticket."""
+        self.held[block].append(self._head)
+        self._head += 1
+
+    def at_work(self) -> list[int]:
+        """The blocks that have a ticket."""
+        return [block for block, own in enumerate(self.held) if own[0] < len(self._tickets)]
+
+    def ready(self, block: int) -> bool:
+        """Whether all that a block's ticket waits for was counted."""
+        number, place = self._tickets[self.held[block][0]].tolist()
+        record, program = self._records[number], self._programs[self._epoch.instances[number].program]
+        if place & 1 or record["predicate"]:
+            pairs = self._links[record["upstream"] : record["upstream"] + record["upstream_count"]]
+            if any(self._counters[slot] < posts for slot, posts in pairs.tolist()):
+                return False
+        step = (place >> 1) - program.steps[0].step
+        before = int(record["slots"]) + program.first_slot + step - 1
+        return self._skipped[number] or place & 1 == 1 or bool(self._counters[before] >= program.steps[step - 1].pieces)
+
+    def do(self, block: int) -> None:
+        """Let a block do its ticket, and have the next one.
+
+        Raises:
+            TooEarly: see there.
+        """
+        ticket, left = self.held[block].pop(0), self._left
+        number, place = self._tickets[ticket].tolist()
+        record, program = self._records[number], self._programs[self._epoch.instances[number].program]
+        early = [other for other in self._epoch.instances[number].upstream if left[other]]
+        if early:
+            raise TooEarly(f"ticket {ticket} of instance {number} begins before instances {early} have ended")
+        if not self._skipped[number]:
+            self._counters[int(record["slots"]) + program.first_slot + (place >> 1) - program.steps[0].step] += 1
+        elif ticket == record["first_ticket"]:
+            self._counters[record["done"]] += int(record["target"])
+            left[number] = 1  # its other tickets do nothing
+        left[number] = left[number] - 1 if not self._skipped[number] or ticket == record["first_ticket"] else left[number]
+        if not left[number] and number not in self.ended:
+            self.ended.append(number)
+        if not self.held[block]:
+            self.claim(block)
 
 
 def play(epoch: Epoch, words: Packed, blocks: int, draw: random.Random) -> list[int]:
@@ -99,62 +166,33 @@ def play(epoch: Epoch, words: Packed, blocks: int, draw: random.Random) -> list[
     Raises:
         Hang, TooEarly: see these.
     """
-    manifest = epoch.manifest
-    tickets = words.data[words.tickets : words.tickets + 8 * epoch.tickets].view(np.int32).reshape(-1, 2)
-    records = records_of(epoch, words.data, words)
-    links = words.data[words.upstream : words.maps].view(np.int32).reshape(-1, 2)
-    counters = np.zeros(epoch.slots + 1, np.int64)
-    left = [manifest.programs[instance.program].pieces for instance in epoch.instances]
-    skipped = [bool(instance.predicate) and draw.random() < 0.5 for instance in epoch.instances]
-    head, ended = 0, list[int]()
-    # Of each block: the ticket that it does and the one that it has claimed ahead; with two, a block holds on to one.
-    held: list[list[int]] = [[] for _ in range(blocks)]
-
-    def claim(block: int) -> None:
-        nonlocal head
-        held[block].append(head)
-        head += 1
-
-    def ready(ticket: int) -> bool:
-        number, place = tickets[ticket].tolist()
-        record, program = records[number], manifest.programs[epoch.instances[number].program]
-        if place & 1 or record["predicate"]:
-            pairs = links[record["upstream"] : record["upstream"] + record["upstream_count"]]
-            if any(counters[slot] < posts for slot, posts in pairs.tolist()):
-                return False
-        step = (place >> 1) - program.steps[0].step
-        before = int(record["slots"]) + program.first_slot + step - 1
-        return skipped[number] or place & 1 == 1 or bool(counters[before] >= program.steps[step - 1].pieces)
-
-    def do(ticket: int) -> None:
-        number, place = tickets[ticket].tolist()
-        record, program = records[number], manifest.programs[epoch.instances[number].program]
-        early = [other for other in epoch.instances[number].upstream if left[other]]
-        if early:
-            raise TooEarly(f"ticket {ticket} of instance {number} begins before instances {early} have ended")
-        if not skipped[number]:
-            counters[int(record["slots"]) + program.first_slot + (place >> 1) - program.steps[0].step] += 1
-        elif ticket == record["first_ticket"]:
-            counters[record["done"]] += int(record["target"])
-            left[number] = 1  # its other tickets do nothing
-        left[number] = left[number] - 1 if not skipped[number] or ticket == record["first_ticket"] else left[number]
-        if not left[number] and number not in ended:
-            ended.append(number)
-
-    for block in range(blocks):
-        claim(block)
-    while any(own and own[0] < len(tickets) for own in held):
-        order = [block for block in range(blocks) if held[block][0] < len(tickets)]
+    launch = Launch(epoch, words, blocks, [bool(one.predicate) and draw.random() < 0.5 for one in epoch.instances])
+    while order := launch.at_work():
         draw.shuffle(order)
-        going = next((block for block in order if ready(held[block][0])), None)
+        going = next((block for block in order if launch.ready(block)), None)
         if going is None:
-            raise Hang(f"blocks hold tickets {[held[block][0] for block in order]}, and none can go on")
-        if len(held[going]) < 2 and draw.random() < 0.7:
-            claim(going)  # ahead
-        do(held[going].pop(0))
-        if not held[going]:
-            claim(going)
-    return ended
+            raise Hang(f"blocks hold tickets {[launch.held[block][0] for block in order]}, and none can go on")
+        if len(launch.held[going]) < 2 and draw.random() < 0.7:
+            launch.claim(going)  # ahead
+        launch.do(going)
+    return launch.ended
+
+
+def steps(epoch: Epoch, words: Packed, blocks: int) -> int:
+    """How many steps the words take on so many blocks if each piece of work takes one, and claims and waits none.
+
+    Raises:
+        Hang, TooEarly: see these.
+    """
+    launch, count = Launch(epoch, words, blocks, [False] * len(epoch)), 0
+    while order := launch.at_work():
+        going = [block for block in order if launch.ready(block)]
+        if not going:
+            raise Hang(f"blocks hold tickets {[launch.held[block][0] for block in order]}, and none can go on")
+        for block in going:
+            launch.do(block)
+        count += 1
+    return count
 
 
 def faulty(epoch: Epoch, words: Packed, draw: random.Random) -> Packed:

@@ -8,7 +8,7 @@ import pytest
 
 from kitsune_mlir.runtime.epoch import Epoch, Instance, Packed
 from kitsune_mlir.runtime.epoch_check import EpochFault, check_epoch
-from test.oracles.epochs import ARENA, BASE, Hang, TooEarly, faulty, packed, play, random_epoch, records_of
+from test.oracles.epochs import ARENA, BASE, Hang, TooEarly, faulty, packed, play, random_epoch, records_of, steps
 
 
 def test_random_epochs_are_proved_and_end_in_order():
@@ -63,3 +63,27 @@ def test_a_wait_that_is_left_out_is_too_early_and_is_named():
     with pytest.raises(TooEarly):
         for seed in range(50):
             play(epoch, wrong, 6, random.Random(seed))
+
+
+@pytest.mark.parametrize("chains, length, blocks", [(40, 9, 16), (7, 1, 3), (1, 12, 8)])
+def test_chains_appended_one_after_the_other_keep_all_blocks_busy_where_what_is_ready_comes_first(
+    chains: int, length: int, blocks: int
+):
+    """In the order of the appends blocks hold a chain's entries and wait in them: as many chains go on as they hold ends of."""
+    draw = random.Random(chains)
+    while len((program := random_epoch(draw).manifest.programs[0]).steps) > 1 or program.pieces > 1:
+        pass
+    manifest = dataclasses.replace(random_epoch(draw).manifest, programs=(program,))
+    taken: dict[bool, int] = {}
+    for ready_first in (False, True):
+        epoch = Epoch(manifest, ready_first)
+        for _ in range(chains):
+            for place in range(length):
+                pointers = [8] * (program.arguments - 1)
+                epoch.append(Instance(0, pointers, [len(epoch) - 1] if place else []))
+        words = packed(epoch)
+        check_epoch(epoch, words, BASE, ARENA)
+        assert len(play(epoch, words, blocks, draw)) == chains * length
+        taken[ready_first] = steps(epoch, words, blocks)
+    rounds = -(-chains // blocks) * length
+    assert taken[True] <= rounds and (min(chains, blocks) < 4 or length < 4 or taken[False] > 3 * rounds)

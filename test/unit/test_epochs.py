@@ -114,15 +114,17 @@ def random_instances(memory: Memory, draw: random.Random, count: int) -> list[In
     return made
 
 
-@pytest.mark.parametrize("seed, blocks", [(0, 1), (1, 3)])
-def test_an_epoch_does_what_its_instances_do_one_after_the_other(emitted: EpochExecutor, seed: int, blocks: int):
+@pytest.mark.parametrize("seed, blocks, ready_first", [(0, 1, False), (1, 3, True)])
+def test_an_epoch_does_what_its_instances_do_one_after_the_other(
+    emitted: EpochExecutor, seed: int, blocks: int, ready_first: bool
+):
     machine = Machine()
     memory, draw = Memory(machine), random.Random(seed)
     torch.manual_seed(seed)
     for _ in range(3):
         memory.add(torch.randn(SHAPE))
     instances = random_instances(memory, draw, 7)
-    order = run_epoch(machine, emitted.module.operation, emitted.manifest, instances, blocks)
+    order = run_epoch(machine, emitted.module.operation, emitted.manifest, instances, blocks, ready_first)
     memory.check()
     tickets = [ticket for _, ticket in order]
     assert tickets == list(range(len(tickets))) and {block for block, _ in order} == set(range(blocks))
@@ -217,8 +219,8 @@ def test_what_an_epoch_is_given_is_checked(emitted: EpochExecutor):
 
 
 def test_a_window_on_the_device_needs_a_kernel():
-    for given in ({"back_end": "device"}, {"back_end": "threads", "kernel": object()}):
-        with pytest.raises(ArgumentError, match="kernel"):
+    for given in ({"back_end": "device"}, {"back_end": "threads", "kernel": object()}, {"ready_first": True}):
+        with pytest.raises(ArgumentError, match="kernel|ready_first is of the back end 'device', not of 'auto'"):
             kitsune_mlir.Window(**given)
 
 

@@ -103,10 +103,10 @@ class Played:
         return any(ctypes.string_at(address, size))
 
 
-def opened(kernel: Any, size: int) -> tuple[Window, Epochs]:
+def opened(kernel: Any, size: int, ready_first: bool = False) -> tuple[Window, Epochs]:
     window = Window(size=size, threads=0)
     stream = Stream()
-    back_end = Epochs(window._hazards, window._ended, kernel, kernel, lambda: stream, lambda: 0)
+    back_end = Epochs(window._hazards, window._ended, kernel, kernel, lambda: stream, lambda: 0, ready_first)
     window._back_end, window._device = back_end, "cpu"
     return window, back_end
 
@@ -121,7 +121,7 @@ def test_random_windows_are_as_one_after_the_other(programs: dict[str, Program],
     for seed in range(10):
         draw = random.Random(seed)
         kernel = Played([programs["add"], programs["grow"]], draw)  # "positive" is run by itself
-        window, back_end = opened(kernel, size)
+        window, back_end = opened(kernel, size, ready_first=seed % 2 == 1)
         torch.manual_seed(seed)
         values, same = both(lambda: [torch.randn(3, 5) for _ in range(4)])
         count = 0
