@@ -100,7 +100,7 @@ def calls_of(case: Case, program: Any, device: str) -> tuple[dict[str, Callable[
             "stacked": lambda: torch.bmm(left, right),
         }
         if device == "cuda":
-            calls |= {"streams": lambda: _on_streams([lambda x=x, y=y: x @ y for x, y in pairs])}
+            calls |= {"streams": lambda: on_streams([lambda x=x, y=y: x @ y for x, y in pairs])}
         return calls, [x.double() @ y.double() for x, y in pairs]
     models = [tower().to(device, case.dtype(device)) for _ in range(MODELS)]
     chosen = sorted(random.Random(0).sample(range(MODELS), case.count))
@@ -127,12 +127,12 @@ def calls_of(case: Case, program: Any, device: str) -> tuple[dict[str, Callable[
     if not whole:
         calls["gathered"] = gathered
     if device == "cuda":
-        calls["streams"] = lambda: _on_streams([lambda n=n, x=x: models[n](x) for n, x in zip(chosen, inputs, strict=True)])
+        calls["streams"] = lambda: on_streams([lambda n=n, x=x: models[n](x) for n, x in zip(chosen, inputs, strict=True)])
         calls["compile"] = torch.compile(stacked if whole else gathered, dynamic=False)
     return calls, [exact(models[n], (x,)) for n, x in zip(chosen, inputs, strict=True)]
 
 
-def _on_streams(works: Sequence[Callable[[], Tensor]]) -> list[Tensor]:
+def on_streams(works: Sequence[Callable[[], Tensor]]) -> list[Tensor]:
     """The works' results, dealt out to streams that begin and end with the current one."""
     now, results = torch.cuda.current_stream(), list[Tensor]()
     streams = _streams()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bench.timing import graphed
 
-__all__ = ["LIMIT", "Item", "Taker", "Work", "batched", "in_green_contexts", "one_by_one", "together"]
+__all__ = ["LIMIT", "Item", "Taker", "Work", "batched", "in_green_contexts", "one_by_one", "stacked", "together"]
 
 LIMIT = 64
 """Requests that are taken at a time."""
@@ -120,25 +120,30 @@ def in_green_contexts(models: Sequence[nn.Module], examples: Sequence[Tensor], c
     return lambda items: work(items) if made else ()
 
 
-def together(models: Sequence[nn.Module], example: Tensor, shared: str = "") -> Work:
-    """All models at once, at most one request of each: `vmap`, through torch.compile in a graph on a GPU.
-
-    Args:
-        shared: names of parameters that are the same tensors in all models begin so; those are not stacked.
-    """
+def stacked(models: Sequence[nn.Module], shared: str = "") -> Callable[[Tensor], Tensor]:
+    """All models by `vmap`, on a row of inputs each; their weights are copied into stacks, but for `shared` ones."""
     first = {**dict(models[0].named_parameters()), **dict(models[0].named_buffers())}
     states = [{**dict(model.named_parameters()), **dict(model.named_buffers())} for model in models]
     alike = {name for name in first if shared and name.startswith(shared)}
     stacks = {name: first[name] if name in alike else torch.stack([state[name] for state in states]) for name in first}
     axes = {name: None if name in alike else 0 for name in first}
     shape = copy.deepcopy(models[0]).to("meta")
-    rows = torch.stack([example] * len(models))
 
-    def every() -> Tensor:
-        return torch.vmap(lambda weights, x: torch.func.functional_call(shape, weights, (x,)), (axes, 0))(stacks, rows)
+    def one(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(shape, weights, (x,))
 
-    cuda = example.is_cuda
-    replay = graphed(torch.compile(every, dynamic=False)) if cuda else every
+    return lambda rows: torch.vmap(one, (axes, 0))(stacks, rows)
+
+
+def together(models: Sequence[nn.Module], example: Tensor, shared: str = "") -> Work:
+    """All models at once, at most one request of each: `vmap`, through torch.compile in a graph on a GPU.
+
+    Args:
+        shared: names of parameters that are the same tensors in all models begin so; those are not stacked.
+    """
+    every, rows, cuda = stacked(models, shared), torch.stack([example] * len(models)), example.is_cuda
+    compiled = torch.compile(every, dynamic=False) if cuda else every
+    replay = graphed(lambda: compiled(rows)) if cuda else lambda: every(rows)
     stream = torch.cuda.Stream() if cuda else None
 
     def work(items: Sequence[Item]) -> Sequence[Item]:

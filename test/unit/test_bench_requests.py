@@ -4,7 +4,9 @@ import pytest
 import torch
 
 import kitsune_mlir
+from bench.requests import ensembles
 from bench.requests.coalesced import CASES, Case, calls_of, errors_of, line_of, on_host
+from test.rotation import todays
 
 
 @pytest.mark.parametrize("case", [Case("product", 3), Case("towers", 3), Case("towers", 64)], ids=lambda case: case.name)
@@ -27,3 +29,20 @@ def test_an_entry_says_who_is_faster():
     )
     assert line_of(entry).split()[0] == "product_2" and line_of({**entry, "ok": False}).startswith("WRONG")
     assert len({case.name for case in CASES}) == len(CASES)
+
+
+def test_models_on_one_input():
+    ((case, only),) = todays([("alike_4", ("batch", "vmap")), ("alike_4", ("window",)), ("unlike_4", ("one program",))], 1)
+    entry = ensembles.measure(case, "cpu", True, 0.0, only)
+    ways = {"one after the other", *only}
+    assert entry["ok"] and entry["errors"].keys() == entry["times one"].keys() == ways and not entry["missing"]
+    longest = entry["milliseconds"][entry["longest"]]["median"]
+    assert longest == max(one["median"] for name, one in entry["milliseconds"].items() if name.startswith("alone"))
+    assert len(entry["milliseconds"]) == len(ways) + int(case.partition("_")[2])
+
+
+def test_a_way_that_fails_is_missing_and_named():
+    models, x = ensembles.models_of("unlike_4", True)
+    broken = torch.nn.Sequential(*[*models.values()][:1], torch.nn.Linear(3, 3))
+    calls, missing = ensembles.ways("unlike_4", [broken], x)
+    assert not calls and "shapes cannot be multiplied" in missing["one after the other"]
