@@ -57,6 +57,7 @@ def compiled_graph(
             tensors at most calls; Dynamo tells which ones are in its graphs.
     """
     from kitsune_mlir.dynamo.above_autograd import composites_replaced
+    from kitsune_mlir.dynamo.growing import trace_growing_sizes
     from kitsune_mlir.dynamo.guard import Facts, guarded, rules_of
     from kitsune_mlir.dynamo.kept_graphs import kept_graph
     from kitsune_mlir.dynamo.recomputed import partitioned
@@ -72,6 +73,8 @@ def compiled_graph(
     from kitsune_mlir.frontend.aten import traced_table
     from kitsune_mlir.frontend.gradients.whole import kept_whole
 
+    if not saving() and step is None:
+        trace_growing_sizes(gm, example_inputs)
     rules = rules_of(graph_options, options, example_inputs) if not saving() else None
     asked = _Asked(graph_options, options, keep, rules, len(example_inputs), step)
     training, facts = _needs_gradients(example_inputs), Facts()

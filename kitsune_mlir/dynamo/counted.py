@@ -22,6 +22,7 @@ from kitsune_mlir.frontend.rows import Axis, Rows
 from kitsune_mlir.frontend.rows.axes import expression, size_at, sizes_of
 from kitsune_mlir.frontend.rows.rules import REDUCTIONS
 from kitsune_mlir.frontend.scatter_rows import Counted, counted
+from kitsune_mlir.frontend.zeroed_rows import zeroed_rows
 
 __all__ = ["CountedRun"]
 
@@ -52,6 +53,8 @@ class CountedRun(fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """What an operator gives."""
+        if target in _PRODUCTS:
+            args = tuple(self._zeroed(value, self.axes(given)) for value, given in zip(args, self._node.args, strict=True))
         told = self._node.name in self._told
         how = _HOW.get(target, _with_numbers) if told else _INDEXED.get(target)
         return super().call_function(target, args, kwargs) if how is None else how(self, self._node, args, kwargs)
@@ -110,6 +113,17 @@ class CountedRun(fx.Interpreter):
                 shape = [-1] + [1] * (value.ndim - 1 - dim % value.ndim)
                 value = torch.where(self.valid(axes[dim], value.device).view(shape), value, _filler(value, fill))
         return value
+
+    def _zeroed(self, value: Any, axes: Sequence[Axis]) -> Any:
+        """A factor as PyTorch's kernels may have it: some read the next row with those of an odd number of 16-bit elements."""
+        if not isinstance(value, Tensor) or value.dtype not in NARROW or value.device.type != "cpu":
+            return value
+        valid = None
+        for dim, axis in enumerate(axes):
+            if self.padded(axis):
+                one = self.valid(axis, value.device).view([-1] + [1] * (value.ndim - 1 - dim))
+                valid = one if valid is None else valid & one
+        return value if valid is None else zeroed_rows(value, valid)
 
     def last_again(self, value: Tensor, dim: int, axis: Axis) -> Tensor:
         """A tensor whose last valid rows stand where others are not valid."""
@@ -365,6 +379,11 @@ _INDEXED: dict[Any, Callable[..., Any]] = {
     aten.scatter_add.default: _put_rows, aten.scatter_reduce.two: _put_rows,
 }  # fmt: skip
 """Also where rows are independent, indices that are not valid must not lie outside of what they are into."""
+
+_PRODUCTS = (
+    aten.mm.default, aten.bmm.default, aten.mv.default, aten.addmm.default, aten.baddbmm.default, aten.convolution.default,
+)  # fmt: skip
+"""What PyTorch calls kernels of libraries for."""
 
 _HOW: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(REDUCTIONS, _reduce), **_INDEXED,

@@ -86,7 +86,7 @@ def traced_table(late: bool) -> dict[Any, Callable[..., Any]]:
         more[torch.ops.prims.fma.default] = fma
     table, usual = {**decomposition_table(), **more}, get_decomposition_table()
     found = {
-        op: how if how is usual.get(op) else _with_own_memory(how)
+        op: how if how is usual.get(op) else _with_own_memory(how, op in _ROW_MAJOR)
         for op, how in table.items()
         if not (op in _WITH_STRIDES or (late and op in late_operators()))
         and torch.Tag.nondeterministic_seeded not in getattr(op, "tags", ())
@@ -131,24 +131,40 @@ def composites(training: bool, attention_dropout: bool = False) -> Mapping[Any, 
     attention = functools.partial(trained_attention, dropout_inside=attention_dropout)
     trained = {**TRAINED, torch.ops.aten.scaled_dot_product_attention.default: attention}
     return {
-        op: _with_own_memory(how)
+        op: _with_own_memory(how, op in _ROW_MAJOR)
         for op, how in {**decomposition_table(), **(trained if training else {})}.items()
         if isinstance(op, torch._ops.OpOverload) and op.has_kernel_for_dispatch_key(key) and how is not usual.get(op)
         if not (training and op in RECURRENT and op not in TRAINED)
     }
 
 
-def _with_own_memory(how: Callable[..., Any]) -> Callable[..., Any]:
+_ROW_MAJOR = {
+    aten._softmax.default,
+    aten._log_softmax.default,
+    aten.native_layer_norm.default,
+    aten.rms_norm.default,
+    aten._fused_rms_norm.default,
+}
+"""Operators whose results are row-major, however their operands lie."""
+
+
+def _with_own_memory(how: Callable[..., Any], row_major: bool = False) -> Callable[..., Any]:
     """A decomposition whose results lie in memory as an operator's do: new and dense, where it ends in a view or an operand.
 
     It does not raise NotImplementedError, but leaves the operator.
+
+    Args:
+        row_major: whether the operator's results are.
     """
 
     def decomposed(*args: Any, **kwargs: Any) -> Any:
         given = {id(leaf) for leaf in tree_leaves((args, kwargs))}
 
         def new(value: Any) -> Any:
-            if not isinstance(value, torch.Tensor) or (id(value) not in given and is_dense(value.shape, value.stride())):
+            if not isinstance(value, torch.Tensor):
+                return value
+            dense = value.is_contiguous() if row_major else is_dense(value.shape, value.stride())
+            if id(value) not in given and dense:
                 return value
             return value.clone(memory_format=torch.contiguous_format)
 

@@ -20,7 +20,9 @@ from kitsune_mlir.frontend.joined_products import join_products
 from kitsune_mlir.frontend.scatter_rows import name_counts
 from kitsune_mlir.frontend.source import origin_of_node
 from kitsune_mlir.frontend.touched_rows import keep_touched_rows
+from kitsune_mlir.frontend.unsigned import widen_bytes
 from kitsune_mlir.frontend.valid_rows import take_out_valid_rows
+from kitsune_mlir.frontend.zeroed_rows import take_out_zeroed_rows
 from kitsune_mlir.runtime.derived import sources_of
 
 __all__ = ["MainGraph"]
@@ -94,11 +96,13 @@ class MainGraph:
             self._names[name] = name if name not in taken else f"{name}_{self._positions[name]}"
 
         self._valid = take_out_valid_rows(self.graph)
+        take_out_zeroed_rows(self.graph)
         name_counts(self.graph)
         prepare.remove_bookkeeping(self.graph)
         prepare.check_static(self.graph)
         prepare.check_deterministic(self.graph)
         prepare.check_trusted(self.graph)
+        widen_bytes(self.graph)
         drop_empty(self.graph)
         keep_touched_rows(self.graph)
         join_products(self.graph)

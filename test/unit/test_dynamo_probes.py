@@ -26,7 +26,8 @@ def changed(x, how):
 
 
 def numbers(dtype):
-    return torch.randint(0, 2 if dtype is torch.bool else 90, (5, 7)).to(dtype)
+    most = {torch.bool: 2, torch.uint8: 256}.get(dtype, 90)
+    return torch.randint(0, most, (5, 7)).to(dtype)
 
 
 def overlapping():
@@ -57,6 +58,23 @@ def test_bytes_beside_numbers(dtype):
         return x % 7, x << (x % 3), 100 % (x % 5 + 1), x.max(), x.min(), x[0].max(), x - 100, x // 3, torch.fmod(x, 5)
 
     run(function, lambda: (numbers(dtype),))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
+def test_bytes_as_what_they_are_computed_in(dtype):
+    def function(x):
+        wide = x.sum(1), x.prod(0), x / 3, x * 0.5, -x + x.int(), torch.cat([x, x.int()]), x + x.to(torch.int8), x.argmin(0)
+        return *wide, x.abs(), x.sort(1)[0], x.topk(2)[0], x.median(0)[0], torch.where(x > 100, x, 1.5), x.float().mean()
+
+    run(function, lambda: (numbers(dtype),))
+
+
+def test_results_that_are_row_major_however_operands_lie():
+    def function(x):
+        return x.softmax(-1), F.layer_norm(x, (4,)).view(-1), x.log_softmax(1), F.rms_norm(x, (4,)).view(15, 4)
+
+    said, _ = run(function, lambda: (R(5, 3, 4).permute(1, 0, 2),))
+    assert not said
 
 
 LAYOUTS = {
@@ -117,7 +135,7 @@ WRITES = {
     "a dict that grows": (lambda d: d.update(c=d["a"] + 1) or d["c"] * 2, lambda: ({"a": R(3)},)),
     "a number": (lambda x: (x.add_(1), x * 2), lambda: (R(()),)),
     "no elements": (lambda x: (x.add_(1), x.sum()), lambda: (R(0, 3),)),
-    "foreach": (lambda xs: torch._foreach_add_(xs, 2.0) or xs[0] * 2, lambda: ([R(3), R(2, 2)],)),
+    "foreach": (lambda xs: torch._foreach_add_(xs, 2.0) or xs[0] * 2, lambda: ([R(3), R(2, 2)],)),  # type: ignore[attr-defined]
     "copied slices": (lambda x, y: (x[:, 1:3].copy_(y), x.sum()), lambda: (R(3, 5), R(3, 2))),
     "diagonal": (lambda x: (x.fill_diagonal_(0), x.diagonal().add_(2)), lambda: (R(4, 4),)),
     "running sum": (lambda x: (x.cumsum_(0), x * 2), lambda: (R(5, 2),)),
@@ -230,7 +248,7 @@ TRANSFORMS = {
         lambda: (R(3, 4), R(5, 4)),
     ),
     "jvp": (lambda x, v: func.jvp(torch.sin, (x,), (v,)), lambda: (R(4), R(4))),
-    "vjp": (lambda x: (lambda out, back: (out, back(out)))(*func.vjp(torch.tanh, x)), lambda: (R(4),)),
+    "vjp": (lambda x: (lambda out, back: (out, back(out)))(*func.vjp(torch.tanh, x)), lambda: (R(4),)),  # type: ignore[arg-type]
     "jacobian": (lambda x: func.jacrev(lambda t: t.sin() * t.sum())(x), lambda: (R(3),)),
     "jacobian, forward": (lambda x: func.jacfwd(lambda t: t * t)(x), lambda: (R(3),)),
     "hessian": (lambda x: func.hessian(lambda t: (t**3).sum())(x), lambda: (R(3),)),
