@@ -213,7 +213,7 @@ class AtenProgram:
         """
         left = [node for node in self.graph.nodes if node.target in late_operators()]
         with quiet():
-            done = not left or decompose_calls(self, decomposition_table(), share=1.0, only=late_operators())
+            done = not left or decompose_calls(self, decomposition_table(), only=late_operators())
         if not done:
             raise FrontendError(f"torch cannot decompose '{left[0].target}'", operator=str(left[0].target))
         return self

@@ -8,6 +8,7 @@ small program, and what it decomposes to is put into every place.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from typing import Any, Protocol
@@ -15,60 +16,59 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 from torch._C import DispatchKey
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from kitsune_mlir.frontend.dead_code import drop_dead
-from kitsune_mlir.frontend.torch_decompositions import run_decompositions
+from kitsune_mlir.frontend.torch_decompositions import traced
 
 __all__ = ["decompose_calls", "decompose_kernels"]
 
 
-SHARE = 0.5
-"""Of a program's calls that different ones may be: each is traced twice."""
-
-
-def decompose_calls(
-    program: Program, table: Mapping[Any, Callable[..., Any]], share: float = SHARE, only: Set[Any] | None = None
-) -> bool:
+def decompose_calls(program: Program, table: Mapping[Any, Callable[..., Any]], only: Set[Any] | None = None) -> bool:
     """Decomposes the calls of a program, in place.
 
     Args:
-        share: of the program's calls that different ones may be.
         only: operators whose calls are decomposed, and no others.
 
     Returns:
-        Whether it was done: not where most calls differ, or where a call has other effects than its results, is none of an
-        operator, or takes or gives other things than tensors.
+        Whether it was done: not where a call has other effects than its results, is none of an operator, takes or gives other
+        things than tensors, or cannot be decomposed.
     """
-    calls: dict[Hashable, _Call] = {}
-    places: list[tuple[fx.Node, _Call]] = []
+    found: list[tuple[fx.Node, _Call]] = []
     for node in program.graph.nodes:
         if node.op != "call_function" or node.target is operator.getitem or (only is not None and node.target not in only):
             continue
-        if (call := _call_of(node)) is None:
+        if (call := _call_of(node, table)) is None:
             return False
         if node.target in table or node.target.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd):
-            places.append((node, calls.setdefault(call.key, call)))
-    if len(calls) > share * len(places):
-        return False
+            found.append((node, call))
     try:
-        _trace([*calls.values()], table)
+        _replace(found, table)
     except Exception:  # the whole program's decomposition says the same, and in which line
         return False
-    for node, call in places:
-        _put(node, call)
     drop_dead(program.graph)
     return True
 
 
 def decompose_kernels(program: Program, table: Mapping[Any, Callable[..., Any]]) -> None:
     """Decomposes in place what torch leaves in spite of a table: composite operators that have kernels of their own too."""
-    for node in [n for n in program.graph.nodes if n.op == "call_function" and n.target in table]:
-        if _is_composite_with_kernel(node.target) and (call := _call_of(node)) is not None:
-            call.target = table[node.target]
-            _trace([call], table)
-            _put(node, call)
+    nodes = [n for n in program.graph.nodes if n.op == "call_function" and n.target in table]
+    nodes = [n for n in nodes if _is_composite_with_kernel(n.target)]
+    _replace([(node, call) for node in nodes if (call := _call_of(node, table)) is not None], table)
+
+
+def _replace(found: Sequence[tuple[fx.Node, _Call]], table: Mapping[Any, Callable[..., Any]]) -> None:
+    """Decompose calls, each kind once."""
+    if not found:
+        return
+    values = (leaf for node in found[0][0].graph.nodes for leaf in tree_leaves(node.meta.get("val")))
+    mode = next((value.fake_mode for value in values if isinstance(value, FakeTensor)), None)
+    kinds: dict[Hashable, _Call] = {}
+    places = [(node, kinds.setdefault(call.key, call)) for node, call in found]
+    _trace([*kinds.values()], table, mode or FakeTensorMode())
+    for node, call in places:
+        _put(node, call)
 
 
 def _is_composite_with_kernel(op: Any) -> bool:
@@ -89,6 +89,7 @@ class _Call:
 
     Attributes:
         key: the same for calls that decompose to the same.
+        how: what is called; the operator itself if that makes nothing.
         leaves, spec: of its arguments; tensors are numbers of `tensors`, in `_Tensor`.
         tensors: its operands, without data, each once.
         steps: what it decomposes to, of another graph.
@@ -97,6 +98,7 @@ class _Call:
 
     key: Hashable
     target: Any
+    how: Callable[..., Any]
     leaves: list[Any]
     spec: TreeSpec
     tensors: Sequence[torch.Tensor]
@@ -108,7 +110,8 @@ class _Call:
         """Call the operator."""
         leaves = [tensors[leaf.number] if isinstance(leaf, _Tensor) else leaf for leaf in self.leaves]
         args, kwargs = tree_unflatten(leaves, self.spec)
-        return self.target(*args, **kwargs)
+        made = self.how(*args, **kwargs)
+        return self.target(*args, **kwargs) if made is NotImplemented else made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +124,7 @@ def _operands(node: fx.Node) -> list[fx.Node]:
     return list(dict.fromkeys(leaf for leaf in tree_leaves((node.args, node.kwargs)) if isinstance(leaf, fx.Node)))
 
 
-def _call_of(node: fx.Node) -> _Call | None:
+def _call_of(node: fx.Node, table: Mapping[Any, Callable[..., Any]]) -> _Call | None:
     """None where a call is none that can be decomposed by itself."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
@@ -136,33 +139,26 @@ def _call_of(node: fx.Node) -> _Call | None:
     leaves = [_Tensor(operands.index(leaf)) if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
     shapes = tuple((value.dtype, tuple(value.shape), value.stride(), value.device) for value in values)
     key = (target, shapes, str(spec), tuple((type(leaf), repr(leaf)) for leaf in leaves))
-    return _Call(key, target, leaves, spec, values)
+    how = table[target] if target in table and _is_composite_with_kernel(target) else target
+    return _Call(key, target, how, leaves, spec, values)
 
 
-class _Calls(torch.nn.Module):
-    def __init__(self, calls: Sequence[_Call]):
-        super().__init__()
-        self.calls = calls
+def _trace(calls: Sequence[_Call], table: Mapping[Any, Callable[..., Any]], mode: FakeTensorMode) -> None:
+    """Fill in what calls decompose to.
 
-    def forward(self, tensors: Sequence[Sequence[torch.Tensor]]) -> list[Any]:
-        return [call.run(given) for call, given in zip(self.calls, tensors, strict=True)]
+    Raises:
+        ValueError: that has tensors of its own.
+    """
+    given = [_like(tensor, mode) for call in calls for tensor in call.tensors]
 
+    def run(*tensors: torch.Tensor) -> list[Any]:
+        rest = iter(tensors)
+        return [call.run([*itertools.islice(rest, len(call.tensors))]) for call in calls]
 
-def _trace(calls: Sequence[_Call], table: Mapping[Any, Callable[..., Any]]) -> None:
-    """Fill in what calls decompose to."""
-    if not calls:
-        return
-    mode = next(tensor.fake_mode for call in calls for tensor in call.tensors if isinstance(tensor, FakeTensor))
-    given = [[_like(tensor, mode) for tensor in call.tensors] for call in calls]
-    with torch.no_grad():
-        traced = torch.export.export(_Calls(calls), (given,), strict=False)
-        traced.example_inputs = None  # else code is made that checks each input, in time that grows with their square
-        program = run_decompositions(traced, table)
-    number = {node: place for place, node in enumerate(program.graph.nodes)}
-    inputs = list(program.graph.find_nodes(op="placeholder"))
-    outputs = list(next(iter(program.graph.find_nodes(op="output"))).args[0])
-    assert program.call_spec.out_spec is not None
-    results = tree_unflatten(outputs, program.call_spec.out_spec)
+    graph = traced(run, given, table, mode).graph
+    number = {node: place for place, node in enumerate(graph.nodes)}
+    inputs = list(graph.find_nodes(op="placeholder"))
+    results: Any = next(iter(graph.find_nodes(op="output"))).args[0]
     for call, found in zip(calls, results, strict=True):
         call.inputs, inputs = inputs[: len(call.tensors)], inputs[len(call.tensors) :]
         call.results = list(found) if isinstance(found, list | tuple) else [found]
@@ -174,6 +170,8 @@ def _trace(calls: Sequence[_Call], table: Mapping[Any, Callable[..., Any]]) -> N
                 needed.add(node)
                 waiting += node.all_input_nodes
         call.steps = sorted((node for node in needed if node.op != "placeholder"), key=number.__getitem__)
+        if any(step.op == "get_attr" for step in call.steps):
+            raise ValueError(f"what '{call.target}' decomposes to has tensors of its own")
 
 
 def _like(tensor: torch.Tensor, mode: Any) -> torch.Tensor:

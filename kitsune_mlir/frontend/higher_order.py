@@ -5,6 +5,7 @@
   exactly where the branch is not taken.
 - `map`: the body is batched by `torch.vmap`.
 - `scan`: the body once for each step, up to `MOST_STEPS`.
+- what is run with or without gradients, or without autocast, is what it is.
 
 `while_loop` has no number of rounds that is known, and is left for `prepare.lift_attributes` to name.
 """
@@ -41,9 +42,15 @@ def write_out_control(program: ExportedProgram) -> None:
             no tensor; names the operator and its source line.
     """
     module = program.graph_module
-    writers = {"cond": _cond, "map_impl": _map, "scan": _scan}
+    writers = {
+        "cond": _cond,
+        "map_impl": _map,
+        "scan": _scan,
+        "wrap_with_set_grad_enabled": lambda module, node: _inlined(module, _body(module, node.args[1]), node.args[2:]),
+        "wrap_with_autocast": lambda module, node: _inlined(module, _body(module, node.args[4]), node.args[5:]),
+    }
     changed = False
-    while found := [node for node in module.graph.nodes if _name(node) in writers]:
+    while found := [node for node in module.graph.nodes if _name(node) in writers and not _casts(node)]:
         for node in found:
             with module.graph.inserting_before(node):
                 results = writers[_name(node)](module, node)
@@ -57,6 +64,11 @@ def write_out_control(program: ExportedProgram) -> None:
 
 def _name(node: fx.Node) -> str:
     return node.target.name() if isinstance(node.target, torch._ops.HigherOrderOperator) else ""
+
+
+def _casts(node: fx.Node) -> bool:
+    """Whether operands of what a node holds are cast to types that depend on the operator."""
+    return _name(node) == "wrap_with_autocast" and bool(node.args[2])
 
 
 def _cond(module: fx.GraphModule, node: fx.Node) -> list[Any]:

@@ -7,15 +7,22 @@ out once, and again where operators were registered since.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_mutation, to_fun
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.export import ExportedProgram
 from torch.export import exported_program as implementation
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_map
 
-__all__ = ["run_decompositions"]
+__all__ = ["run_decompositions", "traced"]
 
 Table = Mapping[Any, Callable[..., Any]]
 
@@ -24,7 +31,6 @@ _PARTS = (
     "_override_composite_implicit_decomp",
     "_split_decomp_table_to_cia_and_python_decomp",
 )
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 def run_decompositions(program: ExportedProgram, table: Table) -> ExportedProgram:
@@ -42,6 +48,39 @@ def run_decompositions(program: ExportedProgram, table: Table) -> ExportedProgra
         )
 
 
+def traced(function: Callable[..., Any], args: Sequence[Any], table: Table, mode: FakeTensorMode) -> fx.GraphModule:
+    """What a function of tensors without data, all of one mode, decomposes to: the graph of operators that it runs.
+
+    The graph is functional, and may have dead nodes. Each node has its values in `meta["val"]`.
+
+    Raises:
+        ValueError: the function changes an argument.
+        NotImplementedError: this PyTorch does not have the parts.
+    """
+
+    def functional(*given: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)):
+            operands = [to_fun(value) for value in given]
+            made = tree_map(from_fun, function(*operands))
+        if any(map(has_data_mutation, operands)):  # batch norms and the like do, whatever their schema says
+            raise ValueError("an operand is changed in place")
+        return made
+
+    found = _Composites.of(table)
+    if found is None:
+        raise NotImplementedError("decomposing without torch.export")
+    with (
+        torch._subclasses.fake_tensor.unset_fake_temporarily(),
+        torch.no_grad(),
+        mode,
+        found.overridden(),
+        _exporting(),
+        enable_python_dispatcher(),
+        FunctionalTensorMode(export=True),
+    ):
+        return make_fx(functional, found.others)(*args)
+
+
 class _Composites:
     """Composite operators as a table has them, and as they are traced.
 
@@ -54,16 +93,12 @@ class _Composites:
     def __init__(self, table: Table, registered: list[str]):
         self.table, self.registered = table, registered
         composites, self.others = implementation._split_decomp_table_to_cia_and_python_decomp(dict(table))
-        before = {op: dict(op.py_kernels) for op in composites}
+        self.before = {op: dict(op.py_kernels) for op in composites}
         fakes = torch._subclasses.fake_impls.op_implementations_dict
         known = set(fakes)
         with implementation._override_composite_implicit_decomp(composites):
-            self.kernels = {op: {k: v for k, v in op.py_kernels.items() if k not in before[op]} for op in composites}
+            self.kernels = {op: dict(op.py_kernels) for op in composites}
             self.fakes = {op: how for op, how in fakes.items() if op not in known}
-        # What a composite operator of this table decomposes to takes the place of what it had; other kernels stay.
-        for op, how in composites.items():
-            self.kernels[op][_COMPOSITE] = how
-        self.own = {op: kernels.get(_COMPOSITE) for op, kernels in before.items()}
 
     @classmethod
     def of(cls, table: Table) -> _Composites | None:
@@ -77,25 +112,35 @@ class _Composites:
         return found
 
     def _stale(self) -> bool:
-        return any(op.py_kernels.get(_COMPOSITE) is not own for op, own in self.own.items())
+        return any(op.py_kernels != kernels for op, kernels in self.before.items())
 
     @contextmanager
     def overridden(self) -> Iterator[None]:
         """The operators are decomposed as the table says, and those that it does not name are left whole."""
         fakes = torch._subclasses.fake_impls.op_implementations_dict
-        saved = {op: dict(op.py_kernels) for op in self.kernels}
-        added = [op for op in self.fakes if op not in fakes]
+        added = {op: how for op, how in self.fakes.items() if op not in fakes}
         try:
-            for op, kernels in self.kernels.items():
-                held = op.py_kernels
-                held.update({k: v for k, v in kernels.items() if k not in held or k == _COMPOSITE})
-                op._dispatch_cache.clear()
-            fakes.update({op: self.fakes[op] for op in added})
+            self._give(self.kernels)
+            fakes.update(added)
             yield
         finally:
-            for op, kernels in saved.items():
-                op.py_kernels.clear()
-                op.py_kernels.update(kernels)
-                op._dispatch_cache.clear()
+            self._give(self.before)
             for op in added:
                 fakes.pop(op, None)
+
+    @staticmethod
+    def _give(kernels: Mapping[Any, Mapping[Any, Any]]) -> None:
+        for op, held in kernels.items():
+            op.py_kernels.clear()
+            op.py_kernels.update(held)
+            op._dispatch_cache.clear()
+
+
+@contextmanager
+def _exporting() -> Iterator[None]:
+    """Operators that ask are told that a program is exported, and take no kernels of one processor's libraries."""
+    from torch._export.utils import _compiling_state_context
+    from torch.export._trace import _ignore_backend_decomps
+
+    with _ignore_backend_decomps(), _compiling_state_context():
+        yield

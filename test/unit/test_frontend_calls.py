@@ -1,5 +1,6 @@
 """Decomposition call by call gives what decomposition of the whole program gives, and each kind of call is traced once."""
 
+import copy
 import re
 
 import pytest
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import kitsune_mlir
 from bench.whole_models import layers
 from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend import calls, export, import_model
@@ -33,7 +35,7 @@ def traced(monkeypatch) -> list[int]:
     """How many kinds of calls each program had."""
     counts: list[int] = []
     trace = calls._trace
-    monkeypatch.setattr(calls, "_trace", lambda kinds, table: (counts.append(len(kinds)), trace(kinds, table)))
+    monkeypatch.setattr(calls, "_trace", lambda kinds, *given: (counts.append(len(kinds)), trace(kinds, *given)))
     return counts
 
 
@@ -142,6 +144,28 @@ def narrowed(x):
     y = (x + 1).bfloat16()
     y.mul_(x)
     return y
+
+
+class Normed(nn.Module):
+    """Statistics that an operator changes whose schema does not say so."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("variance", torch.ones(8))
+
+    def forward(self, x):
+        return F.batch_norm(x.softmax(-1), self.get_buffer("mean"), self.get_buffer("variance"), training=True)
+
+
+def test_statistics_that_an_operator_changes_are_kept():
+    model, x = Normed(), torch.randn(4, 8, 5)
+    same = copy.deepcopy(model)
+    fast = kitsune_mlir.compile(same, (x,), target="host")
+    for given in (x, x * 3 + 1):
+        torch.testing.assert_close(fast(given), model(given))
+    for name, value in model.named_buffers():
+        torch.testing.assert_close(same.get_buffer(name), value)
 
 
 @pytest.mark.parametrize("model", [changed, seen_by_a_view, narrowed])

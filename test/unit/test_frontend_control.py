@@ -14,6 +14,7 @@ from torch._higher_order_ops.while_loop import while_loop
 
 import kitsune_mlir
 from kitsune_mlir.errors import FrontendError
+from kitsune_mlir.frontend import calls
 from kitsune_mlir.frontend.higher_order import MOST_STEPS
 
 
@@ -88,6 +89,25 @@ def test_an_exported_program() -> None:
 def test_for_a_gpu() -> None:
     x = torch.randn(64, 7)
     assert kitsune_mlir.compile(Chosen().eval(), (x,), target="sm_90a").summary
+
+
+def without(x: Tensor) -> Tensor:
+    """Parts without gradients, and without autocast, one inside of the other."""
+    with torch.no_grad():
+        y = x.softmax(-1)
+        with torch.autocast("cpu", enabled=False):
+            z, w = (y @ y.mT).split(1, 0)[0], y.mean(-1)
+    return z * x.exp().sum() + w
+
+
+def test_parts_without_gradients_or_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are decomposed call by call, as what stands outside of them."""
+    found = []
+    monkeypatch.setattr(calls, "drop_dead", lambda graph: found.append([str(node.target) for node in graph.nodes]))
+    x = torch.randn(3, 3, requires_grad=True)
+    program = kitsune_mlir.compile(without, (x,), target="host")
+    torch.testing.assert_close(program(x.detach()), without(x).detach())
+    assert found and not any("wrap" in target for target in found[0])
 
 
 def looked_up(x: Tensor, index: Tensor) -> Tensor:
