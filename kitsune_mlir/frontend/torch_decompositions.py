@@ -91,6 +91,7 @@ class _Composites:
     last: _Composites | None = None
 
     def __init__(self, table: Table, registered: list[str]):
+        self.others: dict[Any, Callable[..., Any]]
         self.table, self.registered = table, registered
         composites, self.others = implementation._split_decomp_table_to_cia_and_python_decomp(dict(table))
         self.before = {op: dict(op.py_kernels) for op in composites}

@@ -44,7 +44,7 @@ class Mapped(nn.Module):
         def row(x: Tensor, shift: Tensor) -> Tensor:
             return torch.cond(x.sum() > 0, lambda x: x.relu(), lambda x: x.sin(), (self.layer(x + shift),))
 
-        return mapped(row, x, torch.ones(7, dtype=x.dtype)) * 2
+        return mapped(row, x, torch.ones(7, dtype=x.dtype)) * 2  # type: ignore[arg-type]
 
 
 class Scanned(nn.Module):
