@@ -4,6 +4,8 @@ Nothing runs until somebody waits, the window is flushed or full, or the caller'
 since the last time is one launch on the caller's stream. Blocks claim pieces of work in the order of the appends and wait on
 the device for what an entry depends on, so the order is that of a window of as many pieces as there are blocks. An entry whose
 program the kernel does not have, or whose arguments have to be converted first, is run by itself, after what came before.
+So is one that changes its own condition in several pieces of work, and what changes another such entry's condition is in the
+next launch.
 
 Memory follows the rules of PyTorch's allocator: an epoch holds the tensors of its entries until it is launched.
 """
@@ -19,7 +21,7 @@ from kitsune_mlir.runtime.epoch import Epoch, Instance
 from kitsune_mlir.runtime.epoch_kernel import EpochKernel
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.windows.compiled_hazards import CompiledHazards
-from kitsune_mlir.windows.hazards import Hazards
+from kitsune_mlir.windows.hazards import READ, Hazards
 from kitsune_mlir.windows.task import Call, Task
 
 __all__ = ["Epochs"]
@@ -62,6 +64,7 @@ class Epochs:
         self._epoch = Epoch(kernel.manifest, ready_first)
         self._tasks: list[Task] = []
         self._places: dict[int, int] = {}  # of the epoch's tasks, by number
+        self._flags: list[tuple[int, int]] = []  # bytes of the conditions of its entries that have several pieces
         self._stream: Any = None
         self._last: Any = None
         self.launches = self.alone = 0
@@ -82,6 +85,13 @@ class Epochs:
         call = task.call
         assert call is not None
         number = self._number(call)
+        if self._flags and _writes(call, self._flags):
+            self._launch()
+        if number >= 0 and call.when is not None and self._kernel.manifest.programs[number].pieces > 1:
+            # Each piece looks at the condition when it begins: all have to see the same.
+            flag = call.when[0], sum(call.when)
+            number = -1 if _writes(call, (flag,)) else number
+            self._flags.append(flag)
         if number < 0 or any(one.error is not None for one in task.data):
             self._launch()
             self.alone += 1
@@ -125,6 +135,7 @@ class Epochs:
         if not self._tasks:
             return
         epoch, tasks, stream = self._epoch, self._tasks, self._stream
+        self._flags = []
         self._epoch, self._tasks, self._places = Epoch(self._kernel.manifest, self._ready_first), [], {}
         failed: BaseException | None = None
         try:
@@ -159,6 +170,13 @@ class Epochs:
         self._last = task.event = stream.record_event()
         task.done = True
         self._ended(task)
+
+
+def _writes(call: Call, memory: Sequence[tuple[int, int]]) -> bool:
+    """Whether a call writes, or may write, any of some memory."""
+    if call.ranges is None:
+        return True
+    return any(mode != READ and low < end and start < high for low, high, mode in call.ranges for start, end in memory)
 
 
 def _raising(error: BaseException) -> Callable[[int], None]:

@@ -58,7 +58,7 @@ class Stream:
 class Played:
     """A kernel whose launches run the instances at once, in a random order among those that their upstream allows."""
 
-    def __init__(self, programs: list[Program], draw: random.Random):
+    def __init__(self, programs: list[Program], draw: random.Random, pieces: int = 1):
         self.programs, self.draw, self.broken, self.epochs = programs, draw, False, list[int]()
         steps, found, pointers = iter(range(len(programs))), [], 0
         for number, program in enumerate(programs):
@@ -67,7 +67,8 @@ class Played:
             step = next(steps)
             sizes = (4,) * inputs, (4,) * results
             record = EpochProgram(
-                f"{number}", pointers, 0, step, step, *sizes, 1, (), 1, 0, step, 1, (EpochStep(step, "a", "b", 1, True),)
+                *(f"{number}", pointers, 0, step, step * pieces, *sizes, 1, (), 1, 0, step, 1),
+                steps=(EpochStep(step, "a", "b", pieces, True),),
             )
             found.append(record)
             pointers += record.arguments
@@ -179,3 +180,34 @@ def test_a_condition_is_one_number(programs: dict[str, Program]):
     window.append(programs["grow"], (x,), when=torch.tensor(1 << 40))
     window.flush()
     assert (x == 1.75).all()
+
+
+def zero_(flag: Tensor) -> None:
+    flag.mul_(0)
+
+
+def until_(x: Tensor, flag: Tensor) -> None:
+    """Adds until the sum is large."""
+    x.add_(1)
+    flag.copy_((x.sum() < 40).int())
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_all_pieces_of_an_entry_see_the_same_condition(programs: dict[str, Program], pieces: int):
+    """A piece looks at it when it begins: nobody may have changed it meanwhile, neither a later entry nor another piece."""
+    flag = torch.ones(1, dtype=torch.int32)
+    zero = kitsune_mlir.compile(Function(zero_), (flag,), target="host")
+    until = kitsune_mlir.compile(Function(until_), (torch.zeros(3, 5), flag), target="host")
+    kernel = Played([programs["grow"], zero, until], random.Random(0), pieces)
+    window, back_end = opened(kernel, 64)
+    x, y = torch.zeros(3, 5), torch.ones(3, 5)
+    window.append(programs["grow"], (x,), when=flag)
+    window.append(zero, (flag,))
+    window.append(programs["grow"], (y,), when=flag)
+    window.flush()
+    assert (x == 0.25).all() and (y == 1).all() and kernel.epochs == ([3] if pieces == 1 else [1, 2])
+    flag.fill_(1)
+    for _ in range(6):
+        window.append(until, (x, flag), when=flag)
+    window.flush()
+    assert (x == 3.25).all() and not flag and back_end.alone == (6 if pieces > 1 else 0)
