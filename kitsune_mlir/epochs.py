@@ -20,7 +20,9 @@ __all__ = ["epoch_kernel"]
 _PRECISIONS = ("matmul_precision", "convolution_precision")
 
 
-def epoch_kernel(programs: Sequence[Program], options: Options | Mapping[str, Any] | None = None) -> EpochKernel:
+def epoch_kernel(
+    programs: Sequence[Program], options: Options | Mapping[str, Any] | None = None, *, loops: bool = False
+) -> EpochKernel:
     """One kernel that runs any of some programs, as often as wanted and in an order known at its launch only.
 
         kernel = kitsune_mlir.epoch_kernel([program, other])
@@ -32,6 +34,9 @@ def epoch_kernel(programs: Sequence[Program], options: Options | Mapping[str, An
     Args:
         programs: for a GPU, with their texts (not saved without).
         options: of which `debug`, `ptxas_seconds`, `cache` and `cache_dir` count.
+        loops: look at the condition of an entry (`Window.append(..., when=flag)`) once, however many pieces of work it has, so
+            that it may change the condition itself; and let entries one behind the other with the same condition end together,
+            as soon as it does not hold: the rest of a loop costs no waits. Not measured on a GPU.
 
     Raises:
         ArgumentError: there is no program, or one is not for a GPU, or they differ in precision.
@@ -57,5 +62,5 @@ def epoch_kernel(programs: Sequence[Program], options: Options | Mapping[str, An
         **dict(zip(_PRECISIONS, precisions.pop(), strict=True)),
     )
     store = store_of(chosen.cache, chosen.cache_dir)
-    code = compile_epochs([program.ir("tiles") for program in found.values()], [*found], made, store)
+    code = compile_epochs([program.ir("tiles") for program in found.values()], [*found], made, store, loops)
     return EpochKernel(code.manifest, code.cubin, code.ptx, dataclasses.asdict(code.resources))

@@ -71,6 +71,8 @@ class Epoch:
         self._ends: list[int] = []  # of instances, in tasks from the start of the launch on
         self.tickets = self.arena_bytes = self.partial_bytes = self.slots = 0
         self._links = self._maps = 0
+        self._surely: set[int] = set()  # instances that have ended when the last one is decided
+        self._follows: list[bool] = []  # whether an instance ends with the one before it, if that one's condition does not hold
 
     def __len__(self) -> int:
         return len(self.instances)
@@ -93,6 +95,8 @@ class Epoch:
             raise ArgumentError(f"a predicate has 1, 4 or 8 bytes, not {instance.predicate_bytes}")
         if self.tickets + program.pieces > MOST_TICKETS:
             raise ArgumentError(f"an epoch has at most {MOST_TICKETS} pieces of work")
+        self._follows.append(self._ends_with_last(instance))
+        self._surely = self._surely | {number - 1} if self._follows[-1] else {*instance.upstream}
         self.instances.append(instance)
         self._ends.append(max((self._ends[other] for other in instance.upstream), default=0) + len(program.steps))
         self.tickets += program.pieces
@@ -102,6 +106,22 @@ class Epoch:
         self._links += len(instance.upstream)
         self._maps += len(program.maps)
         return number
+
+    def _ends_with_last(self, instance: Instance) -> bool:
+        """Whether an instance has the condition of the last one, and nothing to wait for that has not ended when that one is
+        decided, but that one: then neither is done if that one is not."""
+        last = len(self.instances) - 1
+        if not self.manifest.loops or not instance.predicate or last not in instance.upstream:
+            return False
+        same = self.instances[last][3:] == instance[3:]
+        return same and self._surely.issuperset(other for other in instance.upstream if other != last)
+
+    def rests(self) -> list[int]:
+        """Of each instance how many behind it end with it, if its condition does not hold."""
+        found = [0] * len(self.instances)
+        for number in range(len(found) - 1, 0, -1):
+            found[number - 1] = found[number] + 1 if self._follows[number] else 0
+        return found
 
     def order(self) -> np.ndarray:
         """The instances in the order of their tickets."""
@@ -166,7 +186,9 @@ class Epoch:
         records["maps"] = base + maps_at + _MAP_BYTES * (starts(counts) - of("first_map"))
         records["partials"] = starts(_rounded(of("partial_bytes")))
         records["predicate"] = [one.predicate for one in instances]
-        records["predicate_bytes"] = [one.predicate_bytes for one in instances]
+        rests = self.rests()
+        records["predicate_bytes"] = [one.predicate_bytes + 256 * rest for one, rest in zip(instances, rests, strict=True)]
+        records["decision"] = slots + of("slots") - 1 if self.manifest.loops else 0
         records["first"], records["first_ticket"] = first - of("first_piece"), first
         records["slots"] = slots - of("first_slot")
         records["upstream"], records["upstream_count"] = starts(links), links

@@ -7,6 +7,7 @@ that all these have earlier tickets, for any number of blocks:
   of instances is;
   that a piece waits for earlier ones of its program only is `kitsune-check-progress`' proof;
 - each pair names the last counter of an instance whose tickets all come before, and no more posts than that instance makes;
+- instances that end with one before them, as the condition of both does not hold, wait for nothing that may not have ended;
 - counters, partial results, intermediates and pointers of two instances do not overlap, and lie inside of what there is.
 """
 
@@ -44,6 +45,7 @@ def check_epoch(epoch: Epoch, packed: Packed, base: int, arena: int) -> None:
     records = np.ascontiguousarray(whole[:, :RECORD_BYTES]).view(RECORD)[:, 0]
     links = packed.data[packed.upstream : packed.maps].view(np.int32).reshape(-1, 2)
     ends = _check_tickets(manifest, instances, tickets, records)
+    _check_loops(epoch, records["predicate_bytes"] >> 8)
     _check_places(epoch, packed, whole, records, base, arena)
     for number, (instance, record) in enumerate(zip(instances, records, strict=True)):
         first, count = int(record["upstream"]), int(record["upstream_count"])
@@ -88,6 +90,28 @@ def _check_tickets(
     return ends
 
 
+def _check_loops(epoch: Epoch, rests: np.ndarray) -> None:
+    """Who ends with the instance before it has its condition and waits for it, and else only for what has ended when that one
+    is decided: what it waited for, or what those did with which it ends."""
+    ended: set[int] = set()
+    for number, (instance, rest) in enumerate(zip(epoch.instances, rests.tolist(), strict=True)):
+        ended = ended if number and rests[number - 1] else {*instance.upstream}
+        if rest and (not epoch.manifest.loops or number + 1 == len(rests) or rest != rests[number + 1] + 1):
+            raise EpochFault(f"{rest} instances are said to end with instance {number}, and not as many with the next one")
+        if not rest:
+            continue
+        after = epoch.instances[number + 1]
+        if not after.predicate or after[3:] != instance[3:] or number not in after.upstream:
+            raise EpochFault(
+                f"instance {number + 1} ends with instance {number}, whose condition it has not or for which it does not wait"
+            )
+        ended = ended | {number}
+        if early := {*after.upstream} - ended:
+            raise EpochFault(
+                f"instance {number + 1} ends with instance {number}, when instances {sorted(early)} may not have ended"
+            )
+
+
 def _check_places(epoch: Epoch, packed: Packed, whole: np.ndarray, of: np.ndarray, base: int, arena: int) -> None:
     """Memory of instances: inside of what there is, and nobody else's."""
     programs = [epoch.manifest.programs[instance.program] for instance in epoch.instances]
@@ -99,8 +123,12 @@ def _check_places(epoch: Epoch, packed: Packed, whole: np.ndarray, of: np.ndarra
         if words[:-1] != list(instance.pointers):
             raise EpochFault(f"instance {number} has other pointers than it was given")
         arenas.append(words[-1] - arena)
-        if (int(of["predicate"][number]), int(of["predicate_bytes"][number])) != (instance.predicate, instance.predicate_bytes):
+        predicate = int(of["predicate"][number]), int(of["predicate_bytes"][number]) % 256
+        if predicate != (instance.predicate, instance.predicate_bytes):
             raise EpochFault(f"instance {number} has another predicate than it was given")
+        decision = int(of["slots"][number]) + program.first_slot + program.slots - 1
+        if epoch.manifest.loops and int(of["decision"][number]) != decision:
+            raise EpochFault(f"instance {number} is decided with counter {int(of['decision'][number])}, not {decision}")
         said, done = (int(of["done"][number]), int(of["target"][number])), int(of["slots"][number]) + program.done
         if said != (done, program.target):
             raise EpochFault(f"instance {number} is said to end with counter and count {said}; it posts to {done}")

@@ -39,7 +39,7 @@ RECORD = np.dtype(
         ("partials", "<i8"),  # where its partial results are, in bytes
         ("predicate", "<u8"),  # address of what has to differ from zero; 0: nothing has to
         ("pointers", "<i4"),  # where its pointers begin in the record, less 8 bytes for each argument of programs before
-        ("predicate_bytes", "<i4"),  # 1, 4 or 8
+        ("predicate_bytes", "<i4"),  # 1, 4 or 8, and 256 times how many instances behind it end with it (`EpochManifest.loops`)
         ("first", "<i4"),  # its first ticket, less the pieces of programs before
         ("slots", "<i4"),  # number of its first counter, less those of programs before
         ("upstream", "<i4"),  # its first pair among all of `upstream`
@@ -47,7 +47,7 @@ RECORD = np.dtype(
         ("done", "<i4"),  # the counter that says when it has ended,
         ("target", "<i4"),  # and the count from which on it has
         ("first_ticket", "<i4"),
-        ("unused", "<i4"),
+        ("decision", "<i4"),  # the counter that says what was decided (`EpochManifest.loops`): 1 it is done, 2 it is not
     ]
 )
 RECORD_BYTES = RECORD.itemsize
@@ -136,6 +136,9 @@ class EpochManifest:
         least_blocks: fewer blocks at the same time cannot run it: the pieces of a tile wait for each other.
         programs: what it can run.
         debug: whether waits are bounded and report.
+        loops: whether a condition is looked at once for all pieces of an instance, and instances behind it that have the same
+            condition, and nothing else to wait for, end with one of which it does not hold. The last counter of each instance
+            is that of the decision.
     """
 
     kernel: str
@@ -146,6 +149,7 @@ class EpochManifest:
     least_blocks: int
     programs: tuple[EpochProgram, ...]
     debug: bool = False
+    loops: bool = False
 
     @functools.cached_property
     def record_bytes(self) -> int:

@@ -87,7 +87,8 @@ class Epochs:
         number = self._number(call)
         if self._flags and _writes(call, self._flags):
             self._launch()
-        if number >= 0 and call.when is not None and self._kernel.manifest.programs[number].pieces > 1:
+        manifest = self._kernel.manifest
+        if number >= 0 and call.when is not None and not manifest.loops and manifest.programs[number].pieces > 1:
             # Each piece looks at the condition when it begins: all have to see the same.
             flag = call.when[0], sum(call.when)
             number = -1 if _writes(call, (flag,)) else number

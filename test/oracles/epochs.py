@@ -35,7 +35,7 @@ class TooEarly(AssertionError):
     """A piece begins while what its instance depends on has not ended."""
 
 
-def random_programs(draw: random.Random) -> list[EpochProgram]:
+def random_programs(draw: random.Random, loops: bool = False) -> list[EpochProgram]:
     """Programs whose tasks follow each other: a piece of a later task waits for all pieces of the one before."""
     programs: list[EpochProgram] = []
     pointers = slots = pieces = steps = 0
@@ -56,7 +56,7 @@ def random_programs(draw: random.Random) -> list[EpochProgram]:
                 result_bytes=(4,) * results,
                 arena_bytes=draw.choice((0, 1, 300)),
                 maps=(),
-                slots=len(tasks),
+                slots=len(tasks) + loops,
                 partial_bytes=draw.choice((0, 0, 256)),
                 done=slots + len(tasks) - 1,
                 target=tasks[-1].pieces,
@@ -70,7 +70,8 @@ def random_programs(draw: random.Random) -> list[EpochProgram]:
 
 def random_epoch(draw: random.Random, size: int = 12) -> Epoch:
     """An epoch of random programs, in either order; some of its instances have predicates."""
-    manifest = EpochManifest("epoch", "", 32, 0, 0, 1, tuple(random_programs(draw)))
+    loops = draw.random() < 0.5
+    manifest = EpochManifest("epoch", "", 32, 0, 0, 1, tuple(random_programs(draw, loops)), loops=loops)
     epoch = Epoch(manifest, ready_first=draw.random() < 0.5)
     for number in range(draw.randint(1, size)):
         which = draw.randrange(len(epoch.manifest.programs))
@@ -78,6 +79,9 @@ def random_epoch(draw: random.Random, size: int = 12) -> Epoch:
         pointers = [draw.randrange(1, 1 << 40) for _ in (*program.input_bytes, *program.result_bytes)]
         upstream = draw.sample(range(number), min(number, draw.choice((0, 1, 1, 2, 5))))
         predicate = (draw.randrange(1, 1 << 40), draw.choice((1, 4, 8))) if draw.random() < 0.2 else (0, 0)
+        if number and epoch.instances[-1].predicate and draw.random() < 0.7:  # one more of a loop
+            predicate = epoch.instances[-1][3:]
+            upstream = sorted({number - 1, *draw.choice(((), (), epoch.instances[-1].upstream, upstream))})
         epoch.append(Instance(which, pointers, upstream, *predicate))
     return epoch
 
@@ -128,13 +132,17 @@ class Launch:
         """Whether all that a block's ticket waits for was counted."""
         number, place = self._tickets[self.held[block][0]].tolist()
         record, program = self._records[number], self._programs[self._epoch.instances[number].program]
-        if place & 1 or record["predicate"]:
+        if self._epoch.manifest.loops and record["predicate"] and self.held[block][0] != record["first_ticket"]:
+            if self._counters[record["decision"]] != 1:
+                return bool(self._counters[record["decision"]])
+        elif place & 1 or record["predicate"]:
             pairs = self._links[record["upstream"] : record["upstream"] + record["upstream_count"]]
             if any(self._counters[slot] < posts for slot, posts in pairs.tolist()):
                 return False
         step = (place >> 1) - program.steps[0].step
         before = int(record["slots"]) + program.first_slot + step - 1
-        return self._skipped[number] or place & 1 == 1 or bool(self._counters[before] >= program.steps[step - 1].pieces)
+        idle = self._skipped[number] and not (self._epoch.manifest.loops and record["predicate"])
+        return idle or place & 1 == 1 or bool(self._counters[before] >= program.steps[step - 1].pieces)
 
     def do(self, block: int) -> None:
         """Let a block do its ticket, and have the next one.
@@ -143,21 +151,48 @@ class Launch:
             TooEarly: see there.
         """
         ticket, left = self.held[block].pop(0), self._left
-        number, place = self._tickets[ticket].tolist()
-        record, program = self._records[number], self._programs[self._epoch.instances[number].program]
-        early = [other for other in self._epoch.instances[number].upstream if left[other]]
-        if early:
+        number = int(self._tickets[ticket, 0])
+        record = self._records[number]
+        decides = self._epoch.manifest.loops and bool(record["predicate"])
+        if decides and self._counters[record["decision"]] == 2:
+            pass
+        elif early := [other for other in self._epoch.instances[number].upstream if left[other]]:
             raise TooEarly(f"ticket {ticket} of instance {number} begins before instances {early} have ended")
-        if not self._skipped[number]:
+        elif decides and not self._counters[record["decision"]] and self._skipped[number]:
+            self._end(range(number, number + 1 + (int(record["predicate_bytes"]) >> 8)))
+        elif decides:
+            self._counters[record["decision"]] = 1
+            self._count(ticket)
+        else:
+            self._count(ticket)
+        if not self.held[block]:
+            self.claim(block)
+
+    def _end(self, numbers: Sequence[int]) -> None:
+        """End instances at once, of which none is done."""
+        for number in numbers:
+            record = self._records[number]
+            others = [other for other in self._epoch.instances[number].upstream if other not in numbers]
+            if early := [other for other in others if self._left[other]]:
+                raise TooEarly(f"instance {number} ends, with others, before instances {early} have ended")
+            self._counters[record["decision"]] = 2
+            self._counters[record["done"]] += int(record["target"])
+            self._left[number] = 0
+            self.ended.append(number)
+
+    def _count(self, ticket: int) -> None:
+        left, (number, place) = self._left, self._tickets[ticket].tolist()
+        record, program = self._records[number], self._programs[self._epoch.instances[number].program]
+        decides = self._epoch.manifest.loops and bool(record["predicate"])
+        if decides or not self._skipped[number]:
             self._counters[int(record["slots"]) + program.first_slot + (place >> 1) - program.steps[0].step] += 1
         elif ticket == record["first_ticket"]:
             self._counters[record["done"]] += int(record["target"])
             left[number] = 1  # its other tickets do nothing
-        left[number] = left[number] - 1 if not self._skipped[number] or ticket == record["first_ticket"] else left[number]
+        if decides or not self._skipped[number] or ticket == record["first_ticket"]:
+            left[number] -= 1
         if not left[number] and number not in self.ended:
             self.ended.append(number)
-        if not self.held[block]:
-            self.claim(block)
 
 
 def play(epoch: Epoch, words: Packed, blocks: int, draw: random.Random) -> list[int]:
@@ -211,10 +246,10 @@ def faulty(epoch: Epoch, words: Packed, draw: random.Random) -> Packed:
     elif kind == "link" and len(links):
         links[draw.randrange(len(links))] += draw.choice((-1, 1, 7))
     elif kind == "record":
-        unread = ("predicate_bytes", "maps", "unused")  # where there is no predicate, and no map
+        unread = ("maps",) if epoch.manifest.loops else ("predicate_bytes", "maps", "decision")  # where there is none
         name = draw.choice([one for one in RECORD.names or () if one not in unread])
         which = draw.randrange(len(epoch))
-        size = {"pointers": 8, "partials": 256}.get(name, 1)
+        size = {"pointers": 8, "partials": 256, "predicate_bytes": 256}.get(name, 1)
         program = epoch.manifest.programs[epoch.instances[which].program]
         if (name == "partials" and not program.partial_bytes) or (name == "upstream" and not epoch.instances[which].upstream):
             return faulty(epoch, words, draw)

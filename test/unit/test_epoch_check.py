@@ -65,6 +65,26 @@ def test_a_wait_that_is_left_out_is_too_early_and_is_named():
             play(epoch, wrong, 6, random.Random(seed))
 
 
+def test_a_loop_ends_at_once_only_where_nobody_else_is_waited_for():
+    """The second of two instances with one condition waits for one that need not have ended when the first is decided."""
+    draw = random.Random(3)
+    while not (manifest := random_epoch(draw).manifest).loops:
+        pass
+    pointers = [8] * (manifest.programs[0].arguments - 1)
+    epoch = Epoch(manifest)
+    for upstream, predicate in (([], 0), ([], 64), ([0, 1], 64), ([2], 64), ([3], 72), ([4], 72), ([5], 0)):
+        epoch.append(Instance(0, pointers, upstream, predicate, 4 if predicate else 0))
+    assert epoch.rests() == [0, 0, 1, 0, 1, 0, 0]
+    words = packed(epoch)
+    check_epoch(epoch, words, BASE, ARENA)
+    records_of(epoch, words.data, words)["predicate_bytes"][1] += 2 * 256  # the second ends with the first, too
+    with pytest.raises(EpochFault, match=r"instance 2 ends with instance 1, when instances \[0\] may not have ended"):
+        check_epoch(epoch, words, BASE, ARENA)
+    with pytest.raises(TooEarly, match="with others"):
+        for seed in range(100):
+            play(epoch, words, 6, random.Random(seed))
+
+
 @pytest.mark.parametrize("chains, length, blocks", [(40, 9, 16), (7, 1, 3), (1, 12, 8)])
 def test_chains_appended_one_after_the_other_keep_all_blocks_busy_where_what_is_ready_comes_first(
     chains: int, length: int, blocks: int

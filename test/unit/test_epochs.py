@@ -130,13 +130,13 @@ def test_an_epoch_does_what_its_instances_do_one_after_the_other(
     assert tickets == list(range(len(tickets))) and {block for block, _ in order} == set(range(blocks))
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.int64])
-def test_a_predicate_of_an_earlier_instance_is_looked_at_on_the_device(dtype: torch.dtype):
+@pytest.mark.parametrize("dtype, loops", [(torch.bool, True), (torch.int32, False), (torch.int64, True)])
+def test_a_predicate_of_an_earlier_instance_is_looked_at_on_the_device(dtype: torch.dtype, loops: bool):
     """Whether a number was above 0 says whether the next instance adds to it; a skipped one is as good as ended."""
     positive = compiled(lambda x: (x.sum() > 0).to(dtype), (torch.ones(4),))
     grow = compiled(lambda x: (x.add_(1), None)[1], (torch.ones(4),))
     with new_context(), ir.Location.unknown():
-        made = emit_epochs([positive.ir("tiles"), grow.ir("tiles")], ["a", "b"], KernelOptions(workers=2))
+        made = emit_epochs([positive.ir("tiles"), grow.ir("tiles")], ["a", "b"], KernelOptions(workers=2), loops)
         for start, wanted in ((1.0, 3.0), (-1.0, -1.0)):
             machine = Machine()
             held = Tensors(machine)
@@ -147,6 +147,34 @@ def test_a_predicate_of_an_earlier_instance_is_looked_at_on_the_device(dtype: to
                 instances.append(Instance(1, [x, x], [len(instances) - 1], flag, size))
             run_epoch(machine, made.module.operation, made.manifest, instances, 2)
             assert (held.read(x, np.zeros(4, np.float32)) == wanted).all()
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_a_loop_whose_body_changes_its_condition_ends_by_itself(blocks: int):
+    """The flag falls in the second of six stages, before others of the same run begin; the runs behind it end at once."""
+
+    def body(x: Tensor, flag: Tensor) -> None:
+        y = torch.cumsum(torch.sort(x, -1)[0], -1)
+        flag.copy_((torch.cumsum(x * 1.0, -1)[-1:, -1] < 9).int())
+        x.copy_(torch.cumsum(torch.cumsum(y.T.contiguous(), -1).T, -1) * 0.2)
+
+    x, flag, most = torch.rand(3, 7), torch.ones(1, dtype=torch.int32), 8
+    program = compiled(body, (x, flag))
+    with new_context(), ir.Location.unknown():
+        made = emit_epochs([program.ir("tiles")], ["a"], KernelOptions(workers=2), loops=True)
+        machine = Machine()
+        held = Tensors(machine)
+        places = [held.add(x.numpy()), held.add(flag.numpy())]
+        instances = [Instance(0, [*places, *places], [n - 1] if n else [], places[1], 4) for n in range(most)]
+        run_epoch(machine, made.module.operation, made.manifest, instances, blocks)
+    assert len(made.manifest.programs[0].steps) > 3
+    count = 0
+    while flag and count < most:
+        body(x, flag)
+        count += 1
+    assert 1 < count < most - 1  # it ended by itself, on the way
+    assert not held.read(places[1], flag.numpy()).any()
+    assert problem(torch.from_numpy(held.read(places[0], x.numpy())), x.double(), x) is None
 
 
 def test_the_manifest_survives_its_text(emitted: EpochExecutor):

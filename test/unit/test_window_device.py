@@ -58,7 +58,7 @@ class Stream:
 class Played:
     """A kernel whose launches run the instances at once, in a random order among those that their upstream allows."""
 
-    def __init__(self, programs: list[Program], draw: random.Random, pieces: int = 1):
+    def __init__(self, programs: list[Program], draw: random.Random, pieces: int = 1, loops: bool = False):
         self.programs, self.draw, self.broken, self.epochs = programs, draw, False, list[int]()
         steps, found, pointers = iter(range(len(programs))), [], 0
         for number, program in enumerate(programs):
@@ -67,12 +67,12 @@ class Played:
             step = next(steps)
             sizes = (4,) * inputs, (4,) * results
             record = EpochProgram(
-                *(f"{number}", pointers, 0, step, step * pieces, *sizes, 1, (), 1, 0, step, 1),
+                *(f"{number}", pointers, 0, step, step * pieces, *sizes, 1, (), 1 + loops, 0, step, 1),
                 steps=(EpochStep(step, "a", "b", pieces, True),),
             )
             found.append(record)
             pointers += record.arguments
-        self.manifest = EpochManifest("epoch", "", 32, 0, 0, 1, tuple(found))
+        self.manifest = EpochManifest("epoch", "", 32, 0, 0, 1, tuple(found), loops=loops)
 
     def number_of(self, program: Program) -> int | None:
         return next((n for n, one in enumerate(self.programs) if one is program), None)
@@ -192,22 +192,23 @@ def until_(x: Tensor, flag: Tensor) -> None:
     flag.copy_((x.sum() < 40).int())
 
 
-@pytest.mark.parametrize("pieces", [1, 3])
-def test_all_pieces_of_an_entry_see_the_same_condition(programs: dict[str, Program], pieces: int):
-    """A piece looks at it when it begins: nobody may have changed it meanwhile, neither a later entry nor another piece."""
+@pytest.mark.parametrize("pieces, loops", [(1, False), (3, False), (3, True)])
+def test_all_pieces_of_an_entry_see_the_same_condition(programs: dict[str, Program], pieces: int, loops: bool):
+    """A piece looks at it when it begins, unless the kernel decides once: nobody may have changed it meanwhile, neither a later
+    entry nor another piece."""
     flag = torch.ones(1, dtype=torch.int32)
     zero = kitsune_mlir.compile(Function(zero_), (flag,), target="host")
     until = kitsune_mlir.compile(Function(until_), (torch.zeros(3, 5), flag), target="host")
-    kernel = Played([programs["grow"], zero, until], random.Random(0), pieces)
+    kernel = Played([programs["grow"], zero, until], random.Random(0), pieces, loops)
     window, back_end = opened(kernel, 64)
     x, y = torch.zeros(3, 5), torch.ones(3, 5)
     window.append(programs["grow"], (x,), when=flag)
     window.append(zero, (flag,))
     window.append(programs["grow"], (y,), when=flag)
     window.flush()
-    assert (x == 0.25).all() and (y == 1).all() and kernel.epochs == ([3] if pieces == 1 else [1, 2])
+    assert (x == 0.25).all() and (y == 1).all() and kernel.epochs == ([1, 2] if pieces > 1 and not loops else [3])
     flag.fill_(1)
     for _ in range(6):
         window.append(until, (x, flag), when=flag)
     window.flush()
-    assert (x == 3.25).all() and not flag and back_end.alone == (6 if pieces > 1 else 0)
+    assert (x == 3.25).all() and not flag and back_end.alone == (6 if pieces > 1 and not loops else 0)

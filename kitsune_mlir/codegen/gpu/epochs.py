@@ -43,12 +43,12 @@ class EpochCode:
     resources: KernelResources
 
 
-def emit_epochs(texts: Sequence[str], digests: Sequence[str], options: KernelOptions) -> EpochExecutor:
+def emit_epochs(texts: Sequence[str], digests: Sequence[str], options: KernelOptions, loops: bool = False) -> EpochExecutor:
     """The kernel of tile programs, in the current context.
 
     Args:
         texts: modules that hold a tile program each.
-        digests: see `build_epochs`.
+        digests, loops: see `build_epochs`.
 
     Raises:
         CompileError, UnsupportedError: as of `merge` and `build_epochs`.
@@ -61,16 +61,20 @@ def emit_epochs(texts: Sequence[str], digests: Sequence[str], options: KernelOpt
     merged, parts = merge(functions, KERNEL)
     for function in functions:
         function.erase()
-    return build_epochs(MergedView(merged, parts), KERNEL, digests, options)
+    return build_epochs(MergedView(merged, parts), KERNEL, digests, options, loops=loops)
 
 
 def compile_epochs(
-    texts: Sequence[str], digests: Sequence[str], options: KernelOptions | None = None, store: Store | None = None
+    texts: Sequence[str],
+    digests: Sequence[str],
+    options: KernelOptions | None = None,
+    store: Store | None = None,
+    loops: bool = False,
 ) -> EpochCode:
     """Compile tile programs to one kernel; needs no GPU.
 
     Args:
-        texts, digests: as of `emit_epochs`.
+        texts, digests, loops: as of `emit_epochs`.
         store: where assembled kernels are kept, if anywhere.
 
     Raises:
@@ -83,7 +87,7 @@ def compile_epochs(
     if options.chip not in CHIPS:
         raise TargetError(f"no target machine for '{options.chip}'; known: {', '.join(sorted(CHIPS))}")
     with new_context(), ir.Location.unknown(), lasting():
-        executor = emit_epochs(texts, digests, options)
+        executor = emit_epochs(texts, digests, options, loops)
         unroll = all(decision.plan.registers <= PLAIN_REGISTERS for decision in executor.decisions)
         holder = ir.Module.create()
         kernel = ir.Operation.create(

@@ -24,7 +24,7 @@ from torch_mlir.dialects import llvm
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import block_id, for_, grid_size, if_, sync_block, sync_warp, thread_id, while_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh, inline_ptx
-from kitsune_mlir.codegen.gpu.emit.memory import GLOBAL, load, offset, store
+from kitsune_mlir.codegen.gpu.emit.memory import GLOBAL, load, load_acquire, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, cast, i32, i64, wrap
 from kitsune_mlir.codegen.gpu.engines.registry import ENGINES
 from kitsune_mlir.codegen.gpu.interface.context import KernelState
@@ -116,11 +116,13 @@ def build_epochs(
     digests: Sequence[str],
     options: KernelOptions | None = None,
     engines: Mapping[str, Engine] = ENGINES,
+    loops: bool = False,
 ) -> EpochExecutor:
     """Choose engines and emit the kernel `name` that runs any of the merged programs, in their context.
 
     Args:
         digests: by which runs of each program are recognised.
+        loops: as of `runtime.epoch_manifest.EpochManifest`.
 
     Raises:
         CompileError: no engine takes some task, the plans do not fit one kernel, or an engine failed.
@@ -135,7 +137,7 @@ def build_epochs(
                 found = f"stage '{plan.task.name}' in a kernel of epochs"
                 limit = "stages whose tiles are done by single blocks"
                 raise UnsupportedError(found, limit, f"clusters of {plan.cluster}", str(plan.task.op.location))
-        return _EpochBuilder(program, name, options, made, engines, placement).build_epochs(digests)
+        return _EpochBuilder(program, name, options, made, engines, placement).build_epochs(digests, loops)
 
 
 class _EpochBuilder(Builder):
@@ -145,8 +147,9 @@ class _EpochBuilder(Builder):
     needs: _Footprint
     footprint = _Footprint
 
-    def build_epochs(self, digests: Sequence[str]) -> EpochExecutor:
+    def build_epochs(self, digests: Sequence[str], loops: bool) -> EpochExecutor:
         """The kernel, and what a launch needs of it."""
+        self.loops = loops
         self.together = any(plan.together for plan in self.plans)
         kernel = Kernel(self.name, ["pointer"] * 7 + ["i32"], self.threads, min_blocks=self.needs.min_blocks)
         with kernel.body() as values:
@@ -248,16 +251,25 @@ class _EpochBuilder(Builder):
         sync_warp()
         sync_block()
         predicate, waits = self._field("predicate"), self._field("upstream_count")
+        if self.loops:
+            first = ticket == self._field("first_ticket")
+            wanted = ((place & 1) != 0) & (predicate == 0) | (first & (predicate != 0))
+            if_(wanted & (waits > 0), functools.partial(self._wait_upstream, waits))
+            decided = functools.partial(self._decided, first, predicate, _low(words))
+            live = if_(predicate != 0, decided, lambda: i32(1), ["i32"])[0]
+            if_(live == 1, lambda: self._dispatch(fresh(ticket), body, row))
+            return
         wanted = ((place & 1) != 0) | (predicate != 0)
         if_(wanted & (waits > 0), functools.partial(self._wait_upstream, waits))
         live = if_(predicate != 0, functools.partial(self._predicate, predicate), lambda: i32(1), ["i32"])[0]
         if_(live != 0, lambda: self._dispatch(fresh(ticket), body, row), lambda: self._skip(ticket))
 
-    def _field(self, name: str) -> Value:
-        """A word of the record, from shared memory."""
+    def _field(self, name: str, record: Value | None = None) -> Value:
+        """A word of the record, from shared memory; or of another one in global memory."""
         type_, place = RECORD[name], list(RECORD.names or ()).index(name)
         start = sum(RECORD[place].itemsize for place in range(place))
-        return load(offset(self.record, start), f"i{8 * type_.itemsize}")
+        kind = f"i{8 * type_.itemsize}"
+        return load(offset(self.record, start), kind) if record is None else load(offset(record, start), kind, constant=True)
 
     def _wait_upstream(self, waits: Value) -> None:
         """Wait for the ends of what an instance depends on: a lane each."""
@@ -274,10 +286,43 @@ class _EpochBuilder(Builder):
         if self.fences:
             fence_async()
 
+    def _decided(self, first: Value, address: Value, number: Value) -> Value:
+        """What is decided of an instance (i32): 1, it is done, or 2. Its first ticket decides, and others wait for that, so all
+        its pieces do the same, whoever changes the condition meanwhile. What is not done has ended at once, and so have the
+        instances behind it that end with it: these find that they are decided when they have waited for it."""
+        counters, slot = self.state.counters, self._field("decision")
+
+        def end() -> None:
+            place, rest = self.record_bytes, self._field("predicate_bytes") >> 8
+
+            def words(behind: Value, name: str) -> Value:
+                return self._field(name, offset(self.records, i64(number + behind) * place))
+
+            # Who sees that the last one before it has ended sees all decisions, too.
+            for_(1, rest + 1, 1, lambda behind: counters.post(words(behind, "decision"), 2) and None)
+            for_(0, rest + 1, 1, lambda behind: counters.post(words(behind, "done"), words(behind, "target")) and None)
+
+        def decide() -> None:
+            live = self._predicate(address)
+            counters.post(slot, if_(live != 0, lambda: i32(1), lambda: i32(2), ["i32"])[0])
+            if_(live == 0, end)
+
+        def look() -> None:
+            if_(first & (load_acquire(counters.address(slot)) == 0), decide)
+            counters.poll(slot, 1, i32(-1))
+            store(load_acquire(counters.address(slot)), offset(self.claimed, 4))
+
+        if_(thread_id() == 0, look)
+        sync_warp()
+        sync_block()
+        if self.fences:
+            fence_async()
+        return load(offset(self.claimed, 4), "i32")
+
     def _predicate(self, address: Value) -> Value:
         """Whether (i32) what a record's predicate shows differs from zero. Whoever wrote it has ended."""
         pointer = wrap(llvm.inttoptr(as_type(GLOBAL), address.ir))
-        size = self._field("predicate_bytes")
+        size = self._field("predicate_bytes") & 255 if self.loops else self._field("predicate_bytes")
 
         def byte() -> Value:
             return cast(load(pointer, "i8"), "i32", signed=False)
@@ -359,7 +404,7 @@ class _EpochBuilder(Builder):
                     result_bytes=sizes[part.inputs : -1],
                     arena_bytes=sizes[-1],
                     maps=tuple(own),
-                    slots=slots,
+                    slots=slots + self.loops,
                     partial_bytes=partial_bytes,
                     done=part.done,
                     target=sum(self.plans[task].task.tiles for task in part.ending) * weight,
@@ -382,6 +427,7 @@ class _EpochBuilder(Builder):
             least_blocks=max(plan.split.pieces if plan.split and plan.together else 1 for plan in self.plans),
             programs=tuple(programs),
             debug=self.options.debug,
+            loops=self.loops,
         )
 
 
