@@ -120,24 +120,27 @@ class Trained:
         return torch.cat([p.detach().double().flatten() for p in parameters_of(self.objective)])
 
 
-def curve(case: Case, count: int, kind: str, seed: int | None = None) -> list[float]:
-    """Losses of so many steps: of "kitsune" or "eager", the latter with sums in an order drawn from `seed`."""
-    trained, batches = Trained(case, kind, mode=None if seed is None else Reordered(seed)), batches_of(case)
+def curve(case: Case, count: int, trained: Trained) -> list[float]:
+    """Losses of so many steps."""
+    batches = batches_of(case)
     return [float(loss) for loss in [trained(batches[n % BATCHES]) for n in range(count)]]
 
 
-def update_errors(case: Case, count: int) -> dict[str, float]:
-    """How far one step from eager's weights is from float64's: ‖update - exact‖ / ‖exact‖, the median along eager's curve."""
-    eager, ours, exact = Trained(case, "eager"), Trained(case, "kitsune"), Trained(case, "eager", torch.float64)
+def update_errors(case: Case, count: int, ours: Trained) -> dict[str, float]:
+    """How far one step from eager's weights is from float64's: ‖update - exact‖ / ‖exact‖, the median along eager's curve.
+
+    `ours` has made steps before; its weights and state are replaced.
+    """
+    eager, exact = Trained(case, "eager"), Trained(case, "eager", torch.float64)
     batches = batches_of(case)
     errors: dict[str, list[float]] = {"kitsune": [], "eager": []}
     for n in range(count):
         args = batches[n % BATCHES]
-        if n % APART:
+        if n % APART != 1:
             eager(args)
             continue
         before = eager.weights()
-        for other in (ours, exact) if n else ():
+        for other in (ours, exact):
             other.start_from(eager)
         for one in (ours, eager, exact):
             one(args)
@@ -158,15 +161,18 @@ def measure(name: str, device: str, dtype: str, count: int) -> dict[str, Any]:
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch._dynamo.reset()
     case = Case(CASES[name], "small", dtype, device)
-    ours, eager = curve(case, count, "kitsune"), curve(case, count, "eager")
+    trained = Trained(case, "kitsune")
+    ours, eager = curve(case, count, trained), curve(case, count, Trained(case, "eager"))
     more: dict[str, Any] = {}
     if dtype == "f32":
-        others = [distance(curve(case, count, "eager", seed), eager) for seed in range(ORDERS)]
-        errors = update_errors(case, count)
+        orders = [Trained(case, "eager", mode=Reordered(seed)) for seed in range(ORDERS)]
+        others = [distance(curve(case, count, other), eager) for other in orders]
+        errors = update_errors(case, count, trained)
         more = {"eager_distances": others, "update_error": errors["kitsune"], "eager_update_error": errors["eager"]}
         apart, allowed = distance(ours, eager), max(LEAST, FACTOR * max(others))
     else:
-        wide = curve(Case(CASES[name], "small", "f32", device), count, "eager")
+        other = Case(CASES[name], "small", "f32", device)
+        wide = curve(other, count, Trained(other, "eager"))
         apart, allowed = distance(ours, wide, mean=True), NARROW_FACTOR * distance(eager, wide, mean=True)
     every = max(1, count // 50)
     exact = dtype != "f32" or more["update_error"] <= UPDATE_FACTOR * more["eager_update_error"]

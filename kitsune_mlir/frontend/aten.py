@@ -20,6 +20,7 @@ from torch.export.graph_signature import (
     OutputSpec,
     TensorArgument,
 )
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_map, tree_structure
 from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
@@ -81,7 +82,7 @@ def traced_table(late: bool) -> dict[Any, Callable[..., Any]]:
     """
     # Optimizers are captured with an operator that Inductor defines; since PyTorch 2.13.
     importlib.import_module("torch._inductor.inductor_prims")
-    more: dict[Any, Callable[..., Any]] = {torch.ops.prims.copy_strided.default: copy_strided}
+    more: dict[Any, Callable[..., Any]] = {torch.ops.prims.copy_strided.default: copy_strided, aten.view.default: _view}
     if hasattr(torch.ops.prims, "fma"):
         more[torch.ops.prims.fma.default] = fma
     table, usual = {**decomposition_table(), **more}, get_decomposition_table()
@@ -98,6 +99,21 @@ def traced_table(late: bool) -> dict[Any, Callable[..., Any]]:
 def sized_table() -> dict[Any, Callable[..., Any]]:
     """The table to trace a graph with once its sizes are known: what `traced_table` left whole for their sake."""
     return {op: traced_table(late=True)[op] for op in _WHOLE_WITH_SYMBOLS}
+
+
+def _view(x: torch.Tensor, size: Sequence[int]) -> Any:
+    """A view that eager's strides allow, of what a decomposition laid out in another order of its dimensions."""
+    if x.is_contiguous() or any(isinstance(n, torch.SymInt) for n in (*x.shape, *x.stride(), *size)):
+        return NotImplemented
+    with _disable_current_modes():
+        like = torch.empty_strided(x.shape, x.stride(), device="meta")
+        try:
+            like.view(size)
+        except (RuntimeError, ValueError):
+            pass
+        else:
+            return NotImplemented
+    return x.contiguous().view(size)
 
 
 _WHOLE_WITH_SYMBOLS = (

@@ -30,6 +30,8 @@ CASES = {
     "pooling with one number for all dimensions": lambda x: aten.max_pool2d_with_indices(x.view(1, 1, 8, 8), [3], [2], [1]),
     "pooling volumes so": lambda x: aten.max_pool3d_with_indices(x.view(1, 1, 4, 4, 4), [2], [1], [1], ceil_mode=True),
     "pooling to nothing": lambda x: F.adaptive_avg_pool2d(x.view(1, 1, 8, 8), 0) * 2,
+    "a view of a convolution of volumes": lambda x: F.conv3d(x.view(1, 2, 4, 4, 2), x[:4].view(2, 2, 2, 2, 2)).view(1, -1) * 2,
+    "a view of one of patches": lambda x: F.conv2d(x.view(1, 1, 8, 8), x[:1].view(2, 1, 2, 2), stride=2).view(1, -1),
     "a tensor with strides of its own": lambda x: strided(x, (20, 1)),
     "one in another order": new_strided,
     "values through a mask": masked,
@@ -59,7 +61,7 @@ def test_what_a_bag_of_embeddings_notes_is_eager_s():
 
 @pytest.mark.parametrize("exponent", [5, 37, 1000, -11])
 def test_powers_of_whole_numbers(exponent):
-    x = 1 + 0.02 * R(500)
+    x = 1 + 0.02 * R(500).clamp(-4, 4)  # further from 1 some powers have few digits in f32
     program = kitsune_mlir.compile(lambda x: torch.pow(x, exponent), (x,), target="host")
     exact = x.double() ** exponent
     assert ((program(x) - exact).abs() / exact).max() < 2e-7
