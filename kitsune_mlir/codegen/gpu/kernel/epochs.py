@@ -24,8 +24,8 @@ from torch_mlir.dialects import llvm
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import block_id, for_, grid_size, if_, sync_block, sync_warp, thread_id, while_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh, inline_ptx
-from kitsune_mlir.codegen.gpu.emit.memory import GLOBAL, load, load_acquire, offset, store
-from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, cast, i32, i64, wrap
+from kitsune_mlir.codegen.gpu.emit.memory import GLOBAL, load, offset, store
+from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, i32, i64, wrap
 from kitsune_mlir.codegen.gpu.engines.registry import ENGINES
 from kitsune_mlir.codegen.gpu.interface.context import KernelState
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
@@ -34,6 +34,7 @@ from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.semaphores import Semaphores
 from kitsune_mlir.codegen.gpu.interface.split import Number, PartialsSlot, lay_out
 from kitsune_mlir.codegen.gpu.kernel.coherent import coherent
+from kitsune_mlir.codegen.gpu.kernel.epoch_instance import InstanceWords, high, low
 from kitsune_mlir.codegen.gpu.kernel.executor import Builder, Decision
 from kitsune_mlir.codegen.gpu.kernel.footprint import Footprint
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
@@ -41,9 +42,9 @@ from kitsune_mlir.codegen.gpu.kernel.merged import MergedView, is_root
 from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks
 from kitsune_mlir.codegen.gpu.kernel.planned import planned
 from kitsune_mlir.codegen.gpu.kernel.requests import acquire_map
-from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier
 from kitsune_mlir.errors import UnsupportedError
-from kitsune_mlir.runtime.epoch_manifest import HEAD_BYTES, RECORD, EpochManifest, EpochProgram, EpochStep, record_bytes
+from kitsune_mlir.runtime.epoch_manifest import HEAD_BYTES, EpochManifest, EpochProgram, EpochStep, record_bytes
 from kitsune_mlir.runtime.manifest import COUNTERS, Manifest, Parameter
 
 __all__ = ["EpochExecutor", "build_epochs"]
@@ -174,7 +175,7 @@ class _EpochBuilder(Builder):
         report: Value,
         count: Value,
     ) -> None:
-        self.tickets, self.records, self.upstream, self.partial_results = tickets, records, upstream, partials
+        self.tickets, self.records, self.partial_results = tickets, records, partials
         self.manifest = _nothing(self.name)
         self.thread = thread = thread_id()
         self.fences = any(plan.barriers or plan.tensor_maps or plan.async_reads or plan.async_writes for plan in self.plans)
@@ -199,6 +200,9 @@ class _EpochBuilder(Builder):
         self.claimed = kernel.shared(kernel.arena.take("ticket", 16, 16))
         self.record_bytes = record_bytes(max(len(part.arguments) for part in self.program.parts))
         self.record = kernel.shared(kernel.arena.take("record", self.record_bytes, 16))
+        self.instance = InstanceWords(
+            records, self.record, self.record_bytes, upstream, offset(self.claimed, 4), semaphores, self.fences, self.loops
+        )
         shared_bytes = max(plan.shared_bytes for plan in self.plans)
         self.shared = kernel.shared(kernel.arena.take("tasks", shared_bytes, 1024))
         self.scratch = offset(scratch, i64(self.state.block) * self._scratch_bytes)
@@ -239,10 +243,10 @@ class _EpochBuilder(Builder):
     def _do(self, ticket: Value) -> None:
         """Emit what is done with a ticket."""
         words = load(offset(self.tickets, i64(ticket) * 8), "i64", constant=True)
-        place = _high(words)
+        place = high(words)
         body, row = self.table.step(place >> 1)
         # What is needed after the wait lies in shared memory then: polling empties the first cache.
-        source, thread = offset(self.records, i64(_low(words)) * self.record_bytes), thread_id()
+        source, thread = offset(self.records, i64(low(words)) * self.record_bytes), thread_id()
 
         def copy(start: Value) -> None:
             store(load(offset(source, start), "i64", constant=True), offset(self.record, start))
@@ -250,100 +254,23 @@ class _EpochBuilder(Builder):
         for_(thread * 8, self.record_bytes, 8 * self.threads, copy)
         sync_warp()
         sync_block()
-        predicate, waits = self._field("predicate"), self._field("upstream_count")
+        predicate, waits = self.instance.field("predicate"), self.instance.field("upstream_count")
         if self.loops:
-            first = ticket == self._field("first_ticket")
+            first = ticket == self.instance.field("first_ticket")
             wanted = ((place & 1) != 0) & (predicate == 0) | (first & (predicate != 0))
-            if_(wanted & (waits > 0), functools.partial(self._wait_upstream, waits))
-            decided = functools.partial(self._decided, first, predicate, _low(words))
+            if_(wanted & (waits > 0), functools.partial(self.instance.wait_upstream, waits))
+            decided = functools.partial(self.instance.decided, first, predicate, low(words))
             live = if_(predicate != 0, decided, lambda: i32(1), ["i32"])[0]
             if_(live == 1, lambda: self._dispatch(fresh(ticket), body, row))
             return
         wanted = ((place & 1) != 0) | (predicate != 0)
-        if_(wanted & (waits > 0), functools.partial(self._wait_upstream, waits))
-        live = if_(predicate != 0, functools.partial(self._predicate, predicate), lambda: i32(1), ["i32"])[0]
-        if_(live != 0, lambda: self._dispatch(fresh(ticket), body, row), lambda: self._skip(ticket))
-
-    def _field(self, name: str, record: Value | None = None) -> Value:
-        """A word of the record, from shared memory; or of another one in global memory."""
-        type_, place = RECORD[name], list(RECORD.names or ()).index(name)
-        start = sum(RECORD[place].itemsize for place in range(place))
-        kind = f"i{8 * type_.itemsize}"
-        return load(offset(self.record, start), kind) if record is None else load(offset(record, start), kind, constant=True)
-
-    def _wait_upstream(self, waits: Value) -> None:
-        """Wait for the ends of what an instance depends on: a lane each."""
-        first = self._field("upstream")
-
-        def poll(number: Value) -> None:
-            pair = load(offset(self.upstream, i64(first + number) * 8), "i64", constant=True)
-            self.state.counters.poll(_low(pair), _high(pair), i32(-1))
-
-        thread = thread_id()
-        if_(thread.below(32), lambda: for_(thread, waits, 32, poll) and None)
-        sync_warp()
-        sync_block()
-        if self.fences:
-            fence_async()
-
-    def _decided(self, first: Value, address: Value, number: Value) -> Value:
-        """What is decided of an instance (i32): 1, it is done, or 2. Its first ticket decides, and others wait for that, so all
-        its pieces do the same, whoever changes the condition meanwhile. What is not done has ended at once, and so have the
-        instances behind it that end with it: these find that they are decided when they have waited for it."""
-        counters, slot = self.state.counters, self._field("decision")
-
-        def end() -> None:
-            place, rest = self.record_bytes, self._field("predicate_bytes") >> 8
-
-            def words(behind: Value, name: str) -> Value:
-                return self._field(name, offset(self.records, i64(number + behind) * place))
-
-            # Who sees that the last one before it has ended sees all decisions, too.
-            for_(1, rest + 1, 1, lambda behind: counters.post(words(behind, "decision"), 2) and None)
-            for_(0, rest + 1, 1, lambda behind: counters.post(words(behind, "done"), words(behind, "target")) and None)
-
-        def decide() -> None:
-            live = self._predicate(address)
-            counters.post(slot, if_(live != 0, lambda: i32(1), lambda: i32(2), ["i32"])[0])
-            if_(live == 0, end)
-
-        def look() -> None:
-            if_(first & (load_acquire(counters.address(slot)) == 0), decide)
-            counters.poll(slot, 1, i32(-1))
-            store(load_acquire(counters.address(slot)), offset(self.claimed, 4))
-
-        if_(thread_id() == 0, look)
-        sync_warp()
-        sync_block()
-        if self.fences:
-            fence_async()
-        return load(offset(self.claimed, 4), "i32")
-
-    def _predicate(self, address: Value) -> Value:
-        """Whether (i32) what a record's predicate shows differs from zero. Whoever wrote it has ended."""
-        pointer = wrap(llvm.inttoptr(as_type(GLOBAL), address.ir))
-        size = self._field("predicate_bytes") & 255 if self.loops else self._field("predicate_bytes")
-
-        def byte() -> Value:
-            return cast(load(pointer, "i8"), "i32", signed=False)
-
-        def words() -> Value:
-            low = load(pointer, "i32")
-            return if_(size == 8, lambda: low | load(offset(pointer, 4), "i32"), lambda: low, ["i32"])[0]
-
-        return if_(size == 1, byte, words, ["i32"])[0]
-
-    def _skip(self, ticket: Value) -> None:
-        """Nothing is to be done for an instance: its first ticket says that it has ended."""
-
-        def end() -> None:
-            self.state.counters.post(self._field("done"), self._field("target"))
-
-        if_((thread_id() == 0) & (ticket == self._field("first_ticket")), end)
+        if_(wanted & (waits > 0), functools.partial(self.instance.wait_upstream, waits))
+        live = if_(predicate != 0, functools.partial(self.instance.predicate, predicate), lambda: i32(1), ["i32"])[0]
+        if_(live != 0, lambda: self._dispatch(fresh(ticket), body, row), lambda: self.instance.skip(ticket))
 
     def _dispatch(self, ticket: Value, body: Value, row: Value) -> None:
         """Emit the bodies, of which one does the ticket."""
-        piece = ticket - self._field("first")
+        piece = ticket - self.instance.field("first")
 
         def among(bodies: Sequence[int]) -> None:
             if len(bodies) == 1:
@@ -369,10 +296,10 @@ class _EpochBuilder(Builder):
             self._emit_run(runs, which, 0, True, [(piece - operands.start, i32(apart))])
 
     def _arguments(self) -> _Arguments:
-        maps = wrap(llvm.inttoptr(as_type(GLOBAL), self._field("maps").ir))
+        maps = wrap(llvm.inttoptr(as_type(GLOBAL), self.instance.field("maps").ir))
         maps = wrap(llvm.addrspacecast(as_type("!llvm.ptr"), maps.ir))
-        pointers = offset(self.record, self._field("pointers"))
-        return _Arguments(pointers, maps, slot_base=self._field("slots"), partial_base=self._field("partials"))
+        pointers = offset(self.record, self.instance.field("pointers"))
+        return _Arguments(pointers, maps, slot_base=self.instance.field("slots"), partial_base=self.instance.field("partials"))
 
     def _partials(self) -> Value:
         return self.partial_results
@@ -434,11 +361,3 @@ class _EpochBuilder(Builder):
 def _nothing(name: str) -> Manifest:
     """The manifest of a kernel without counters and times: an epoch kernel has its own."""
     return Manifest(name, "", (), 0, 0, 0, 0, 0, (), (), 0, ())
-
-
-def _low(words: Value) -> Value:
-    return cast(words, "i32")
-
-
-def _high(words: Value) -> Value:
-    return cast(words >> 32, "i32")
