@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -109,13 +110,17 @@ def results_of(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     Args:
         args, kwargs: with a `Meta` in the place of each tensor.
     """
-    fake = FakeTensorMode()
-    device = next(one for one in pytree.tree_leaves((args, kwargs), _is_meta) if _is_meta(one)).device
+    given = [one for one in pytree.tree_leaves((args, kwargs), _is_meta) if _is_meta(one)]
+    device = given[0].device
+    # Sizes and strides of element-wise operators depend on no device: the "meta" device gives them in a fraction of the time.
+    plain = torch.Tag.pointwise in func.tags and all(one.device == device for one in given)
+    fake = contextlib.nullcontext() if plain else FakeTensorMode()
     with torch.utils._python_dispatch._disable_current_modes(), fake, torch.no_grad():
 
         def made(value: Any) -> Any:
             if isinstance(value, Meta):
-                return torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=value.device)
+                where = "meta" if plain else value.device
+                return torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=where)
             return value
 
         args, kwargs = pytree.tree_map(made, (args, kwargs), is_leaf=_is_meta)
@@ -126,7 +131,7 @@ def results_of(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
         leaves, spec = pytree.tree_flatten(given)
         if any(not isinstance(leaf, torch.Tensor) or leaf.dtype.is_complex for leaf in leaves):
             return "it gives no plain tensors"
-        metas = [Meta(tuple(leaf.shape), tuple(leaf.stride()), leaf.dtype, leaf.device) for leaf in leaves]
+        metas = [Meta(tuple(leaf.shape), tuple(leaf.stride()), leaf.dtype, device if plain else leaf.device) for leaf in leaves]
     if any(0 in meta.shape for meta in metas):
         return "its result has no elements"
     if any(meta.device != device for meta in metas):  # also what Tensor.tolist copies before it reads

@@ -5,14 +5,17 @@ import itertools
 import random
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.windows import capture, segments
 from kitsune_mlir.windows.capture import window
+from kitsune_mlir.windows.operators import Meta, results_of
 
 NEVER = 1 << 30
 """Times a segment has to come before it is compiled."""
@@ -257,3 +260,42 @@ def test_copies_to_other_devices_are_not_put_off() -> None:
         there = torch.softmax(x, -1).to("meta")
     assert there.device.type == "meta" and captured.taken == 2
     assert any("it copies to another device" in why for why in captured.eager)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_results_are_known_before_they_are_computed(dtype: torch.dtype):
+    def filled(*shape: int) -> torch.Tensor:
+        return torch.randint(0, 2, shape).to(dtype)
+
+    base = filled(2, 3, 4, 5)
+    layouts = [
+        base,
+        base.transpose(1, 3),
+        base[:, :, ::2, 1:],
+        base[:1].expand(2, 3, 4, 5),
+        base.to(memory_format=torch.channels_last),
+        base.permute(3, 0, 2, 1)[1],
+        filled(5),
+        filled(4, 1),
+        torch.ones((), dtype=dtype),
+    ]
+    aten = torch.ops.aten
+    binary = [aten.mul.Tensor, aten.add.Tensor, aten.div.Tensor, aten.maximum.default, aten.eq.Tensor, aten.atan2.default]
+    calls: list[tuple[Any, tuple[Any, ...]]] = [(aten.mul.Tensor, (one, 2.5)) for one in layouts]
+    calls += [(func, (one,)) for one in layouts for func in (aten.sin.default, aten.logical_not.default, aten.sgn.default)]
+    calls += [(func, (a, b)) for func in binary for a in layouts for b in (*layouts, torch.ones(5, dtype=torch.float64))]
+    calls += [(aten.where.self, (layouts[0] > 0, one, layouts[1].transpose(1, 3))) for one in layouts[:5]]
+    checked = 0
+    for func, args in calls:
+        try:
+            made = func(*args)
+        except RuntimeError:
+            continue  # shapes or types that do not fit
+        known = results_of(func, pytree.tree_map_only(torch.Tensor, _meta, args), {})
+        assert not isinstance(known, str) and known.metas == [_meta(made)], (func, args)
+        checked += 1
+    assert checked > 100
+
+
+def _meta(tensor: torch.Tensor) -> Meta:
+    return Meta(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
