@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.requests.mjx_steps import prepared
+
 __all__ = ["ENVIRONMENTS", "Environment", "available", "rollout"]
 
 ENVIRONMENTS = ("ant", "halfcheetah", "humanoid", "walker2d", "hopper")
@@ -48,7 +50,7 @@ class Environment(nn.Module):
         model = mujoco.MjModel.from_xml_string(path.read_text())
         data = mujoco.MjData(model)
         mujoco.mj_forward(model, data)
-        self._count, self._together, self._step = batch, together, mujoco_torch.step
+        self.name, self._count, self._together, self._step = name, batch, together, mujoco_torch.step
         self._model = mujoco_torch.device_put(model)
         self._data = mujoco_torch.step(self._model, mujoco_torch.device_put(data))
         if together:
@@ -75,6 +77,12 @@ class Environment(nn.Module):
         members = zip(*(one.unbind() for one in given), strict=True)
         made = [self._fields(self._one(self._with(member))) for member in members]
         return tuple(torch.stack(parts) for parts in zip(*made, strict=True))
+
+    def peer(self, name: str) -> Callable[[Any], Any]:
+        """What prepares the peer of this name, for `bench.requests.window_peers`."""
+        if name != "mjx":
+            raise NotImplementedError(f"there is no peer '{name}'")
+        return prepared(self.name, (*FIELDS, "ctrl"))
 
     def forward(self, given: State) -> tuple[Tensor, tuple[Any, ...] | None]:
         """Places and velocities after a step, behind each other; the path is not known from outside."""

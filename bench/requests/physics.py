@@ -6,7 +6,7 @@
 Cases: `bodies_NAME` are the creatures of `bench/requests/bodies.py` in f32; `mujoco_NAME` environments of mujoco-torch (extra
 `physics`), unmodified, in f64: a batch by `torch.vmap`, "members" the members of a batch one after the other. Each call is a
 step from a state of an episode with random forces or controls, and must agree with eager's to 1e-5 of the largest number of
-the state. Peers and figures are those of `bench.requests.window_run`.
+the state. Peers and figures are those of `bench.requests.window_run`; "mjx" is MuJoCo's own steps in JAX, where that is.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from bench.requests import bodies, mujoco_steps
 from bench.requests.window_nets import Net
+from bench.requests.window_peers import DEFAULT
 from bench.requests.window_run import parser_of, run
 
 NEAR = 1e-5
@@ -91,6 +92,8 @@ def main() -> int:
     parser.add_argument("--batch", default=",".join(map(str, BATCHES)), help="sizes, between commas")
     asked = parser.parse_args()
     asked.small = False
+    if asked.device == "cuda" and not asked.peers:
+        asked.peers = "; ".join((*DEFAULT["cuda"], "mjx"))
     batches = tuple(int(one) for one in asked.batch.split(","))
     return run(f"python -m bench.requests.physics --batch {asked.batch}", cases(batches), asked, lambda name: 0, NEAR)
 

@@ -1,6 +1,7 @@
 """Ways to run a program whose calls depend on values, for a list of inputs: each peer is prepared for them, then timed.
 
-Those that know the path (`KNOWN`) are given the values that the program reads: they say what a runtime could reach at best.
+Those that know the path (`KNOWN`) are given the values that the program reads: they say what a runtime could reach at best. A
+model may have peers of its own (`peer`), whose results are not compared where they are None.
 """
 
 from __future__ import annotations
@@ -79,6 +80,13 @@ class Peers:
         if name in KNOWN:
             replays = [self._known(x, name) for x in given]
             return lambda: [replay() for replay in replays]
+        if kind not in ("segments", "compile"):
+            own = getattr(self.model, "peer", None)
+            if own is None:
+                raise NotImplementedError(f"{type(self.model).__name__} has no peer '{name}'")
+            if name not in self._made:
+                self._made[name] = own(name)
+            return self._made[name](given)
         if name not in self._made:
             torch._dynamo.reset()
             options: dict[str, Any] = {"backend": "kitsune"} if kind == "segments" else {}

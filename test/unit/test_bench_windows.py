@@ -121,6 +121,10 @@ def test_a_peer_that_cannot_be_made_is_missing():
     peers = Peers(model, ASKED)
     assert peers.prepare("dense, compile, graph", [make(random.Random(0))]) is None
     assert "no form without branches" in peers.missing["dense, compile, graph"]
+    assert peers.prepare("mjx", [0]) is None and peers.missing["mjx"].endswith("TreeLSTM has no peer 'mjx'")
+    compared = Compared("net")
+    compared.add("mjx", [(None, None)], [(torch.ones(1), ())])
+    assert not compared.errors and not compared.paths
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -90,7 +90,7 @@ def check_program(seed: int, after: int, exact: bool, **options) -> None:
     wanted = random_program(seed, first)
     with torch.no_grad(), window(after=after, **options):
         found = random_program(seed, second)
-    tolerance = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-4, "atol": 1e-4}
+    tolerance: dict[str, Any] = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-4, "atol": 1e-4}
     assert found[0] == pytest.approx(wanted[0], rel=0 if exact else 1e-3, abs=0 if exact else 1e-3)
     for mine, other in zip([*found[1:], *second], [*wanted[1:], *first], strict=True):
         assert mine.dtype == other.dtype and type(mine) is type(other)
