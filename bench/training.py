@@ -1,7 +1,7 @@
 """Training steps beside PyTorch's: forward and backward, and whole steps with AdamW; gradients and updates against float64.
 
     python -m bench.training [NAME...] [--device cpu] [--dtype bf16] [--size full] [--what gradients,step] [--peers graph]
-                             [--json FILE] [--resume] [--jobs N] [--seconds 600]
+                             [--json FILE] [--resume] [--jobs N] [--seconds 600] [--passes NAME:OPTIONS]
 
 Names: `bench/training_cases.py` (the extra `breadth` has the libraries). `gradients` is torch.compile of model and loss, and
 backward(); `step` is `kitsune_mlir.train_step`, beside eager's backward() and fused AdamW, and torch.compile of the loss and of
@@ -23,7 +23,7 @@ import gc
 import importlib.util
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -137,12 +137,18 @@ def adamw(objective: nn.Module, device: str, fused: bool) -> torch.optim.Optimiz
 
 
 def made(
-    case: Case, what: str, peer: str, reports: list[GraphReport], kind: torch.dtype | None = None
+    case: Case,
+    what: str,
+    peer: str,
+    reports: list[GraphReport],
+    kind: torch.dtype | None = None,
+    passes: Mapping[str, str] | None = None,
 ) -> tuple[Objective, Call]:
     """A model and a call that trains it.
 
     Args:
         kind: of all numbers, instead of the case's.
+        passes: options of "kitsune"'s passes, by name.
         peer: "eager", a key of `COMPILED`, or "kitsune".
         reports: what became of each graph of "kitsune" is added.
     """
@@ -151,7 +157,9 @@ def made(
         import kitsune_mlir
 
         args, targets = case.given(kind)
-        step = kitsune_mlir.train_step(objective.model, objective.loss, adamw(objective, case.device, fused=False))
+        step = kitsune_mlir.train_step(
+            objective.model, objective.loss, adamw(objective, case.device, fused=False), options={"passes": passes or {}}
+        )
         step.reports = reports
 
         def call() -> Any:
@@ -164,7 +172,7 @@ def made(
         from kitsune_mlir.dynamo.backend import compiled_graph
         from kitsune_mlir.dynamo.graph_options import options_of_backend
 
-        asked = options_of_backend(None, {"guard": False})
+        asked = options_of_backend(None, {"guard": False, "passes": passes or {}})
         function = torch.compile(objective, backend=lambda gm, x: compiled_graph(gm, x, *asked, keep=reports.append))
     elif peer != "eager":
         function = torch.compile(objective, mode=COMPILED[peer], dynamic=False)
@@ -224,6 +232,7 @@ def measure(
     dtype: str,
     size: str,
     peers: tuple[str, ...] = (),
+    passes: Mapping[str, str] | None = None,
     prepared: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """One case: what became of its graphs, its error and eager's, and of each peer seconds, memory, launches and times."""
@@ -252,7 +261,7 @@ def measure(
 
     def plain(peer: str) -> None:
         with Memory(device) as first:
-            objective, call = made(case, what, peer, reports)
+            objective, call = made(case, what, peer, reports, passes=passes)
             start = time.perf_counter()
             call()
             seconds = time.perf_counter() - start
@@ -279,6 +288,7 @@ def measure(
     result: dict[str, Any] = {
         "case": f"{name}_{what}_{dtype}",
         "size": size,
+        **({"passes": dict(passes)} if passes else {}),
         "programs": [len(report.programs) for report in reports],
         "stages": [len(one["stages"]) for one in programs],
         "launches": [one.get("launches", 1) for one in programs],
@@ -329,11 +339,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for one case")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--resume", action="store_true", help="leave out cases that the file has")
+    parser.add_argument(
+        "--passes", action="append", default=[], metavar="NAME:OPTIONS", help="e.g. kitsune-form-stages:cut=product_0:11"
+    )
     given = parser.parse_args()
     if unknown := [*set(given.names) - {*CASES}, *set(given.what.split(",")) - {*KINDS}]:
         parser.error(f"there is no {unknown[0]}")
     given.device = given.device or answer_of(device_here, "device", SECONDS)["device"]
     record = Record.open(given.json, given.resume)
+    passes = dict(one.split(":", 1) for one in given.passes)
     peers = tuple(peer for peer in parse(given.peers) if peer in PEERS)
     works: dict[str, Callable[[Callable[[], None]], dict[str, Any]]] = {}
     for name in given.names or CASES:
@@ -344,7 +358,7 @@ def main() -> int:
         for what in given.what.split(","):
             case = f"{name}_{what}_{given.dtype}"
             if "error" not in record.cases.get(case, {}):
-                works[case] = functools.partial(measure, name, what, given.device, given.dtype, given.size, peers)
+                works[case] = functools.partial(measure, name, what, given.device, given.dtype, given.size, peers, passes)
     if works:
         about = answer_of(functools.partial(environment_of, given.device, given.json), "environment", SECONDS)
         record.begin({"environment": about, "command": "python -m bench.training", "size": given.size})
