@@ -63,9 +63,10 @@ lint: $(STAMP)
 	@$(BIN)/python -m ruff format --check .
 	@$(BIN)/python -m pyright --threads $(JOBS)
 
-# pytest runs the lit tests too (test/test_lit.py); its summary is the last thing printed.
+# pytest runs the lit tests too (test/test_lit.py); its summary is the last thing printed. Bytecode is kept whatever the machine
+# says: a process that has to compile this project's 650 modules begins a second and a half later, and tests start many.
 test: lint
-	@$(BIN)/python -m pytest -n $(JOBS) -m "not gpu" $(ARGS)
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(JOBS) -m "not gpu" $(ARGS)
 
 docs: $(STAMP)
 	@$(BIN)/python -m kitsune_mlir.tools.make_docs
