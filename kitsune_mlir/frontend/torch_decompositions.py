@@ -7,6 +7,7 @@ out once, and again where operators were registered since.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -33,19 +34,24 @@ _PARTS = (
 )
 
 
+_lock = threading.RLock()
+"""Held while operators have other kernels than usual: one thread's would be what the next one puts back."""
+
+
 def run_decompositions(program: ExportedProgram, table: Table) -> ExportedProgram:
     """`program.run_decompositions(table)`."""
-    found = _Composites.of(table)
-    if found is None:  # a PyTorch that is made in another way
-        return program.run_decompositions(dict(table))
-    with torch._subclasses.fake_tensor.unset_fake_temporarily(), found.overridden():
-        return implementation._decompose_exported_program(
-            program,
-            cia_to_decomp={},
-            python_decomp_table=dict(found.others),
-            joint_loss_index=None,
-            decompose_custom_triton_ops=False,
-        )
+    with _lock, torch._subclasses.fake_tensor.unset_fake_temporarily():
+        found = _Composites.of(table)
+        if found is None:  # a PyTorch that is made in another way
+            return program.run_decompositions(dict(table))
+        with found.overridden():
+            return implementation._decompose_exported_program(
+                program,
+                cia_to_decomp={},
+                python_decomp_table=dict(found.others),
+                joint_loss_index=None,
+                decompose_custom_triton_ops=False,
+            )
 
 
 def traced(function: Callable[..., Any], args: Sequence[Any], table: Table, mode: FakeTensorMode) -> fx.GraphModule:
@@ -66,19 +72,19 @@ def traced(function: Callable[..., Any], args: Sequence[Any], table: Table, mode
             raise ValueError("an operand is changed in place")
         return made
 
-    found = _Composites.of(table)
-    if found is None:
-        raise NotImplementedError("decomposing without torch.export")
-    with (
-        torch._subclasses.fake_tensor.unset_fake_temporarily(),
-        torch.no_grad(),
-        mode,
-        found.overridden(),
-        _exporting(),
-        enable_python_dispatcher(),
-        FunctionalTensorMode(export=True),
-    ):
-        return make_fx(functional, found.others)(*args)
+    with _lock, torch._subclasses.fake_tensor.unset_fake_temporarily():
+        found = _Composites.of(table)
+        if found is None:
+            raise NotImplementedError("decomposing without torch.export")
+        with (
+            found.overridden(),
+            torch.no_grad(),
+            mode,
+            _exporting(),
+            enable_python_dispatcher(),
+            FunctionalTensorMode(export=True),
+        ):
+            return make_fx(functional, found.others)(*args)
 
 
 class _Composites:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kitsune_mlir.frontend.decompositions import decomposition_table
-from kitsune_mlir.frontend.torch_decompositions import run_decompositions
+from kitsune_mlir.frontend.torch_decompositions import run_decompositions, traced
 
 aten = torch.ops.aten
 
@@ -38,6 +41,26 @@ def test_the_program_is_the_one_that_torch_makes_and_kernels_are_put_back():
     assert str(ours.graph_signature) == str(torchs.graph_signature)
     for found, wanted in zip(ours.module()(*args), composed(*args), strict=True):
         torch.testing.assert_close(found, wanted)
+
+
+def test_threads_do_not_put_back_what_others_have_changed():
+    ops = [aten.linear.default, aten.matmul.default, aten.pad.default]
+    before = [dict(op.py_kernels) for op in ops]
+    mode, table, found = FakeTensorMode(), decomposition_table(), []
+    with mode:
+        args = torch.empty(7, 3), torch.empty(5, 3)
+
+    def trace() -> None:
+        for _ in range(4):
+            found.append(len(traced(aten.linear.default, args, table, mode).graph.nodes))
+
+    threads = [threading.Thread(target=trace) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 1 and len(found) == 12
+    assert [dict(op.py_kernels) for op in ops] == before
 
 
 def twice(x):
