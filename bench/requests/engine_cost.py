@@ -1,6 +1,6 @@
 """Processor time that an engine spends on a request of a small program, beside its launches.
 
-    python -m bench.requests.engine_cost [--requests 3200] [--rounds 12] [--json FILE]
+    python -m bench.requests.engine_cost [--requests 3200] [--rounds 20] [--json FILE]
 
 Requests for 64 models of 8 x 4 numbers come in bursts, from one thread: "submit" is that thread's processor time, "serve" the
 engine's own thread's, launches included, and "launch" what the same launches take without an engine, from pointers to results;
@@ -45,7 +45,7 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=3200, help="of a burst")
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     torch.set_num_threads(1)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import kitsune_mlir
-from bench.requests import ensembles
+from bench.requests import engine_cost, ensembles
 from bench.requests.coalesced import CASES, Case, calls_of, errors_of, line_of, on_host
 from test.rotation import todays
 
@@ -46,3 +46,11 @@ def test_a_way_that_fails_is_missing_and_named():
     broken = torch.nn.Sequential(*[*models.values()][:1], torch.nn.Linear(3, 3))
     calls, missing = ensembles.ways("unlike_4", [broken], x)
     assert not calls and "shapes cannot be multiplied" in missing["one after the other"]
+
+
+def test_what_an_engine_costs_is_counted_by_thread():
+    program, x = kitsune_mlir.compile(torch.nn.Linear(8, 4).eval(), (torch.randn(1, 8),), target="host"), torch.randn(1, 8)
+    models = {str(number): program for number in range(engine_cost.MODELS)}
+    with kitsune_mlir.serve(models, measure=False) as engine:
+        submit, serve = engine_cost.burst(engine, x, 100, None)
+        assert submit > 0 and serve > 0 and engine.stats()["models"]["0"]["answered"] == 3
