@@ -163,7 +163,8 @@ def _of_bytes(op: Any) -> Callable[..., Any]:
         dtype = torch.result_type(*args) if len(args) == 2 else args[0].dtype
         if dtype not in (torch.uint8, torch.int8):
             return NotImplemented
-        wide = [v.to(torch.int32) if isinstance(v, Tensor) else v for v in args]
+        own = [v % 256 if dtype == torch.uint8 and isinstance(v, int) else v for v in args]
+        wide = [v.to(torch.int32) if isinstance(v, Tensor) else v for v in own]
         return op(*wide, **given).to(dtype)
 
     return decomposed
@@ -193,6 +194,9 @@ def _fmod_of_floats(x: Tensor, y: Tensor) -> Tensor:
 
 def _copysign(x: Tensor, y: Any) -> Tensor:
     y = y if isinstance(y, Tensor) else torch.full((), y, dtype=x.dtype, device=x.device)
+    if not (dtype := torch.result_type(x, y)).is_floating_point:
+        dtype = torch.get_default_dtype()
+    x, y = x.to(dtype), y.to(dtype)
     # A zero has a sign too: that of its reciprocal.
     negative = torch.where(y == 0, 1 / y, y) < 0
     return torch.where(negative, -x.abs(), x.abs())

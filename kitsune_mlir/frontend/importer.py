@@ -181,7 +181,12 @@ def _changed(node: fx.Node) -> fx.Node:
 
 
 def _placed(results: Sequence[Result], places: Sequence[int], returned: Sequence[str]) -> tuple[Result, ...]:
-    """Results by the numbers that they have in the module: of two tensors that are equal there is one."""
+    """Results by the numbers that they have in the module: of two tensors that are equal there is one.
+
+    Raises:
+        FrontendError: two of them have the same bits and other types: bytes with and without a sign.
+    """
+    types: dict[int, str] = {}
     first: dict[int, str] = {}  # place -> the model's tensor that is returned from there
     leaves, placed = iter(returned), []
     for result in results:
@@ -190,6 +195,8 @@ def _placed(results: Sequence[Result], places: Sequence[int], returned: Sequence
             placed.append(result)
             continue
         place = places[result.index]
+        if types.setdefault(place, result.dtype) != result.dtype:
+            raise FrontendError(f"two results are one value, as {types[place]} and as {result.dtype}, which is not supported")
         copied = name is not None and first.setdefault(place, name) != name
         placed.append(replace(result, index=place, copied=copied))
     return tuple(placed)

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils._pytree import tree_leaves
 
 from kitsune_mlir.frontend.prepare import call_with_value
 
@@ -14,19 +13,20 @@ __all__ = ["widen_bytes"]
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
-_WRONG = {
-    *(aten.abs.default, aten.neg.default, aten.sort.default, aten.sort.stable, aten.topk.default, aten.kthvalue.default),
-    *(aten.fmod.Tensor, aten.fmod.Scalar),
-}
-"""Operators that give bytes, and are lowered as if these had a sign, or by way of floats that no byte is."""
+_COMPARED = {aten.gt.Tensor, aten.ge.Tensor, aten.lt.Tensor, aten.le.Tensor}
+"""Operators that are lowered as if all operands had no sign where one is a truth value."""
+_CASTS = {aten._to_copy.default, prims.convert_element_type.default}
 _RIGHT = {
-    aten._to_copy.default,
-    prims.convert_element_type.default,
-    aten.index.Tensor,
-    aten.index_put.default,
-    aten.where.self,
+    *(aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.bitwise_not.default),
+    *(aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor),
+    *(aten.bitwise_and.Scalar, aten.bitwise_or.Scalar, aten.bitwise_xor.Scalar),
+    *(aten.clone.default, aten.copy.default, aten.cat.default, aten.stack.default, aten.repeat.default, aten.flip.default),
+    *(aten.roll.default, aten.where.self, aten.masked_fill.Scalar, aten.tril.default, aten.triu.default),
+    *(aten.gather.default, aten.index_select.default, aten.index.Tensor, aten.index_put.default, aten.embedding.default),
+    *(aten.scatter.src, aten.scatter.value, aten.select_scatter.default, aten.slice_scatter.default),
+    *(aten.index_copy.default, aten.constant_pad_nd.default, aten.fill.Scalar),
 }
-"""Operators that give other types, and are lowered right, or take bytes as masks."""
+"""Operators that move bytes, or give the same bits whether these have a sign or not, where their results are bytes too."""
 
 
 def widen_bytes(graph: fx.Graph) -> None:
@@ -36,7 +36,12 @@ def widen_bytes(graph: fx.Graph) -> None:
     """
     for node in [node for node in graph.nodes if node.op == "call_function"]:
         target = node.target
-        bytes_ = [source for source in node.all_input_nodes if _dtype(source) == torch.uint8]
+        if node.target in _CASTS and _dtype(node) == torch.uint8 and _dtype(node.args[0]).is_floating_point:  # type: ignore[union-attr]
+            with graph.inserting_before(node):
+                node.args = (_cast(node.args[0], torch.int32), *node.args[1:])  # type: ignore[arg-type]
+        types = {_dtype(source) for source in node.all_input_nodes}
+        narrow = (torch.uint8, torch.bool) if node.target in _COMPARED and len(types) > 1 else (torch.uint8,)
+        bytes_ = [source for source in node.all_input_nodes if _dtype(source) in narrow]
         if bytes_ and isinstance(target, torch._ops.OpOverload) and _looks_at_signs(node, target):
             _widen(graph, node, bytes_)
 
@@ -47,12 +52,13 @@ def _dtype(node: Any) -> torch.dtype | None:
 
 
 def _looks_at_signs(node: fx.Node, target: torch._ops.OpOverload) -> bool:
-    if target in _WRONG:
-        return True
-    given = [value.dtype for value in tree_leaves(node.meta.get("val")) if isinstance(value, Tensor)]
-    views = any(argument.alias_info is not None for argument in target._schema.arguments)
-    like = torch.uint8 in given or not given or set(given) == {torch.bool}
-    return target.namespace in ("aten", "prims") and not (like or views or target in _RIGHT or "like" in target.__name__)
+    if target.namespace not in ("aten", "prims") or target in _CASTS or "_like" in target.__name__:
+        return False
+    if any(argument.alias_info is not None for argument in target._schema.arguments):  # a view
+        return False
+    if target in (aten.index.Tensor, aten.index_put.default) and _dtype(node) != torch.uint8:  # by a mask
+        return False
+    return target not in _RIGHT or _dtype(node) != torch.uint8
 
 
 def _widen(graph: fx.Graph, node: fx.Node, sources: list[fx.Node]) -> None:

@@ -64,9 +64,21 @@ def test_bytes_beside_numbers(dtype):
 def test_bytes_as_what_they_are_computed_in(dtype):
     def function(x):
         wide = x.sum(1), x.prod(0), x / 3, x * 0.5, -x + x.int(), torch.cat([x, x.int()]), x + x.to(torch.int8), x.argmin(0)
+        wide += (x % 7 + 1, x // 3, x >= 1.5, x % (x // 2 + 1), (x.float() % 200).to(torch.uint8), torch.copysign(x, x))
         return *wide, x.abs(), x.sort(1)[0], x.topk(2)[0], x.median(0)[0], torch.where(x > 100, x, 1.5), x.float().mean()
 
     run(function, lambda: (numbers(dtype),))
+
+
+def test_truth_values_beside_numbers():
+    def function(x, y, b):
+        return x > y, y > x, x >= b, b < x, x <= y, x == y, x + y, torch.maximum(x, y), torch.where(x, y, 1.5)
+
+    run(function, lambda: (numbers(torch.bool), numbers(torch.int16) - 45, numbers(torch.uint8)))
+
+
+def test_bytes_of_two_types():
+    run(lambda x: (x.clone(), x.to(torch.int8), x.relu(), x + 1), lambda: (numbers(torch.uint8),))
 
 
 def test_results_that_are_row_major_however_operands_lie():

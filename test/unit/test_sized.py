@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim
 
@@ -112,6 +113,28 @@ def test_two_sizes_of_which_arguments_share_one():
     words = "input 'weights' has 4 elements in dimension 0, and with edges as other dimensions have it these are 3"
     with pytest.raises(ArgumentError, match=words):
         program(R(5, 8), edges=torch.zeros(2, 3, dtype=torch.int64), weights=R(4))
+
+
+class Cached(nn.Module):
+    """Attention of tokens to those of a cache."""
+
+    def forward(self, x, cache):
+        return F.scaled_dot_product_attention(x, cache, cache)
+
+
+def test_samples_tokens_and_keys():
+    model = Cached()
+    samples, tokens, keys = Dim("samples", max=6), Dim("tokens", max=130), Dim("keys", max=150)
+    sizes = {"x": {0: samples, 1: tokens}, "cache": {0: samples, 1: keys}}
+    program = kitsune_mlir.compile(model, (R(2, 5, 8), R(2, 9, 8)), dynamic=sizes)
+    for b, n, m in ((1, 1, 1), (1, 7, 129), (6, 129, 7), (6, 130, 150), (random.randint(1, 6), random.randint(1, 130), 2)):
+        x, cache = R(b, n, 8), R(b, m, 8)
+        torch.testing.assert_close(program(x, cache).double(), model(x.double(), cache.double()), atol=1e-5, rtol=1e-5)
+    assert len(program.programs) <= 3
+    with pytest.raises(ArgumentError, match=r"'x' has 131 elements in dimension 1 \('tokens'\); the program is for 1 to 130"):
+        program(R(2, 131, 8), R(2, 3, 8))
+    with pytest.raises(ArgumentError, match=r"'x' has 0 elements in dimension 0 \('samples'\); the program is for 1 to 6"):
+        program(R(0, 3, 8), R(0, 3, 8))
 
 
 def test_programs_of_torch_export(tmp_path):
