@@ -89,16 +89,20 @@ def launches(call: Callable[[], Any]) -> int:
     return sum(not e.name.lower().startswith(kinds) for e in events)
 
 
-def graphed(call: Callable[[], Any]) -> Callable[[], Any]:
-    """The call captured into a CUDA graph: its replay, which returns the captured call's result."""
-    stream = torch.cuda.Stream()
+def graphed(call: Callable[[], Any], own: Any = None) -> Callable[[], Any]:
+    """The call captured into a CUDA graph: its replay, which returns the captured call's result.
+
+    Args:
+        own: the stream that it is captured on, whose context its kernels belong to.
+    """
+    stream = own or torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream), torch.no_grad():
         for _ in range(3):
             call()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph), torch.no_grad():
+    with torch.cuda.graph(graph, stream=own), torch.no_grad():
         kept = call(), call  # who is called may hold the only copy of what the graph reads
 
     def run() -> Any:

@@ -89,8 +89,11 @@ def one_by_one(models: Sequence[nn.Module], examples: Sequence[Tensor], streams:
         return call
     given = examples if len(examples) == len(models) else [examples[0]] * len(models)
     places = [x.clone() for x in given]
-    graphs = [graphed(lambda model=model, x=x: model(x)) for model, x in zip(models, places, strict=True)]
     made = list(streams) or [torch.cuda.Stream()]
+    graphs = [
+        graphed(lambda model=model, x=x: model(x), made[number % len(made)])
+        for number, (model, x) in enumerate(zip(models, places, strict=True))
+    ]
 
     def work(items: Sequence[Item]) -> Sequence[Item]:
         outputs = []

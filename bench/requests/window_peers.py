@@ -53,6 +53,8 @@ class Peers:
     """
 
     def __init__(self, model: nn.Module, asked: argparse.Namespace, run: Callable[[Any], Any] | None = None):
+        torch._dynamo.reset()  # else models that share a forward function share its limit of recompilations
+        torch._dynamo.config.recompile_limit = RECOMPILES
         self.model, self._asked = model, asked
         self._run: Callable[[Any], Any] = run or model
         self._made: dict[str, Any] = {}
@@ -88,10 +90,8 @@ class Peers:
                 self._made[name] = own(name)
             return self._made[name](given)
         if name not in self._made:
-            torch._dynamo.reset()
             options: dict[str, Any] = {"backend": "kitsune"} if kind == "segments" else {}
             options |= {"mode": "reduce-overhead"} if form == "graph" else {}
-            torch._dynamo.config.recompile_limit = RECOMPILES
             self._made[name] = torch.compile(self._run, **options)
             self._made[name](given[0])
         call = self._made[name]
@@ -120,7 +120,6 @@ class Peers:
             raise NotImplementedError(f"{type(self.model).__name__} has no form without branches")
         if "dense" not in self._made:
             place = torch.empty_like(given[0])
-            torch._dynamo.reset()
             compiled = torch.compile(dense, dynamic=False)
             self._made["dense"] = place, graphed(lambda: compiled(place)) if place.is_cuda else lambda: compiled(place)
         place, replay = self._made["dense"]
