@@ -219,6 +219,15 @@ def _diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0,
     return torch.movedim(filled, (-2, -1), (dim1, dim2))
 
 
+def _rrelu_backward(
+    grad: Tensor, x: Tensor, noise: Tensor, lower: float, upper: float, training: bool, self_is_result: bool
+) -> Tensor:
+    """As PyTorch's, which multiplies by the noise only where the slopes differ; torch-mlir's gives other gradients."""
+    if training and upper - lower > 1e-6:
+        return grad * noise
+    return torch.where(x > 0, grad, grad * ((lower + upper) / 2))
+
+
 def _of_one_type(op: Any) -> Callable[..., Any]:
     """Bounds that are tensors, of other types than what they bound: all are of the type of the result."""
 
@@ -299,6 +308,7 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     **{op: _of_bytes(op) for op in _BYTES},
     **{op: _compared(op) for op in _COMPARISONS},
     **{op: _of_one_type(op) for op in (aten.clamp.Tensor, aten.clamp_min.Tensor, aten.clamp_max.Tensor)},
+    aten.rrelu_with_noise_backward.default: _rrelu_backward,
     aten._trilinear.default: _trilinear,
     aten._cdist_forward.default: _cdist,
     aten.diagonal_scatter.default: _diagonal_scatter,

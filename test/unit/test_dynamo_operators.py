@@ -72,3 +72,16 @@ def test_long_sums_are_added_up_in_parts():
     exact = a.double() @ b.double()
     error = (kitsune_mlir.compile(torch.mm, (a, b), target="host")(a, b) - exact).square().mean().sqrt()
     assert error < 5e-5
+
+
+@pytest.mark.parametrize("slopes", [(0.2, 0.2), (0.1, 0.3)])
+def test_gradients_of_slopes_that_are_drawn(slopes):
+    torch.compiler.reset()
+    x, weight, found = R(9, 7), R(9, 7), []
+    for call in (lambda t: F.rrelu(t * 2, *slopes, training=True), None):
+        call = call or torch.compile(lambda t: F.rrelu(t * 2, *slopes, training=True), backend="kitsune")
+        given = x.clone().requires_grad_()
+        torch.manual_seed(5)
+        (call(given) * weight).sum().backward()
+        found.append(given.grad)
+    torch.testing.assert_close(found[1], found[0])
