@@ -15,6 +15,11 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 _COMPARED = {aten.gt.Tensor, aten.ge.Tensor, aten.lt.Tensor, aten.le.Tensor}
 """Operators that are lowered as if all operands had no sign where one is a truth value."""
+_CRASH = {
+    *(aten.eq.Tensor, aten.ne.Tensor, aten.maximum.default, aten.minimum.default, aten.where.self, aten.cat.default),
+    *(aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor, aten.remainder.Tensor, aten.fmod.Tensor),
+}
+"""Operators that end the process where truth values are beside bytes."""
 _CASTS = {aten._to_copy.default, prims.convert_element_type.default}
 _RIGHT = {
     *(aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.bitwise_not.default),
@@ -41,6 +46,12 @@ def widen_bytes(graph: fx.Graph) -> None:
                 node.args = (_cast(node.args[0], torch.int32), *node.args[1:])  # type: ignore[arg-type]
         types = {_dtype(source) for source in node.all_input_nodes}
         narrow = (torch.uint8, torch.bool) if node.target in _COMPARED and len(types) > 1 else (torch.uint8,)
+        given = {_dtype(source) for source in node.all_input_nodes[node.target is aten.where.self :]}
+        if node.target in _CRASH and torch.bool in given and given & {torch.int8, torch.uint8}:
+            _widen(
+                graph, node, [source for source in node.all_input_nodes if _dtype(source) in (*narrow, torch.bool, torch.int8)]
+            )
+            continue
         bytes_ = [source for source in node.all_input_nodes if _dtype(source) in narrow]
         if bytes_ and isinstance(target, torch._ops.OpOverload) and _looks_at_signs(node, target):
             _widen(graph, node, bytes_)
@@ -67,9 +78,11 @@ def _widen(graph: fx.Graph, node: fx.Node, sources: list[fx.Node]) -> None:
     with graph.inserting_before(node):
         for source in sources:
             wide[source] = _cast(source, torch.int32)
-    before = node.meta["val"]
+    before, mask = node.meta["val"], node.args[0] if node.args else None
     node.args = fx.map_arg(node.args, lambda source: wide.get(source, source))  # type: ignore[assignment]
     node.kwargs = fx.map_arg(node.kwargs, lambda source: wide.get(source, source))  # type: ignore[assignment]
+    if node.target is aten.where.self:
+        node.args = (mask, *node.args[1:])
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: source.meta["val"])  # type: ignore[misc]
     node.meta.pop("tensor_meta", None)  # torch-mlir would look there first
     node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]

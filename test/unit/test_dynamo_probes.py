@@ -72,7 +72,9 @@ def test_bytes_as_what_they_are_computed_in(dtype):
 
 def test_truth_values_beside_numbers():
     def function(x, y, b):
-        return x > y, y > x, x >= b, b < x, x <= y, x == y, x + y, torch.maximum(x, y), torch.where(x, y, 1.5)
+        s, mask = b.to(torch.int8), y > 0
+        both = (x == s, torch.maximum(x, s), torch.where(mask, x, s), torch.where(mask, b, x), torch.cat([x, s, x]), x & b)
+        return *both, x > y, y > x, x >= b, b < x, x <= y, x == y, x + y, torch.maximum(x, y), torch.where(x, y, 1.5)
 
     run(function, lambda: (numbers(torch.bool), numbers(torch.int16) - 45, numbers(torch.uint8)))
 
