@@ -104,5 +104,6 @@ def without_empty_views(graph: fx.Graph) -> None:
 
 
 def _lie(tensor: Tensor) -> tuple[Any, ...]:
-    """How a tensor's elements lie in memory; sizes may be symbols."""
-    return tensor.dtype, *(tuple(map(expression, n)) for n in (tensor.shape, tensor.stride(), (tensor.storage_offset(),)))
+    """How a tensor's elements lie in memory, and are read from there; sizes may be symbols."""
+    sizes = (tuple(map(expression, n)) for n in (tensor.shape, tensor.stride(), (tensor.storage_offset(),)))
+    return tensor.dtype, tensor.is_conj(), tensor.is_neg(), *sizes

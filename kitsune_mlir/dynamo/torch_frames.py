@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -27,7 +28,8 @@ def size_changes(changing: Mapping[fx.Node, Sequence[int]], surely: Sequence[fx.
     frame = InstructionTranslator.current_tx().output.root_tx
     if frame is None:
         return
-    sizes = pgo.get_code_state()[pgo.CodeId.make(frame.f_code, frame.closure)].automatic_dynamic
+    taken = len(inspect.signature(pgo.CodeId.make).parameters)  # PyTorch 2.11 tells closures of one function not apart
+    sizes = pgo.get_code_state()[pgo.CodeId.make(*(frame.f_code, frame.closure)[:taken])].automatic_dynamic
     new = False
     for node, dims in changing.items():
         given = node.meta.get("grapharg")

@@ -115,6 +115,24 @@ def test_layouts(name):
     run(lambda x: (x * 2 + 1, x.sum(), x > 0, x.unsqueeze(0), x.clone(), x.contiguous() + 0.5), lambda: (LAYOUTS[name](),))
 
 
+def spectrum(x, w):
+    return torch.view_as_real(torch.fft.rfft(x) * torch.view_as_complex(w)).square().mean()
+
+
+def imaginary(x, w):
+    return (torch.fft.rfft(x).conj().imag * w[:, 0]).sum()
+
+
+@pytest.mark.parametrize("function", [spectrum, imaginary])
+def test_gradients_through_conjugates_and_negatives(function):
+    """These are views in which only a bit says what is read."""
+    x, w = R(9, 13), R(7, 2).requires_grad_()
+    (wanted,) = torch.autograd.grad(function(x, w), w)
+    compiled = torch.compile(function, backend="kitsune", options={"guard": False})
+    (found,) = torch.autograd.grad(compiled(x, w), w)
+    torch.testing.assert_close(found, wanted)
+
+
 def swapped(x, y):
     kept = x.clone()
     x.copy_(y)
