@@ -17,7 +17,7 @@ import torch
 from torch import fx
 from torch._C import DispatchKey
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from kitsune_mlir.frontend.dead_code import drop_dead
 from kitsune_mlir.frontend.torch_decompositions import traced
@@ -124,6 +124,13 @@ def _operands(node: fx.Node) -> list[fx.Node]:
     return list(dict.fromkeys(leaf for leaf in tree_leaves((node.args, node.kwargs)) if isinstance(leaf, fx.Node)))
 
 
+def _is_taken_apart(node: fx.Node) -> bool:
+    """Whether a call's result is a tensor, or a list, of lists too, of which others read single tensors."""
+    if not isinstance(node.meta.get("val"), list | tuple):
+        return True
+    return all(user.target is operator.getitem and _is_taken_apart(user) for user in node.users)
+
+
 def _call_of(node: fx.Node, table: Mapping[Any, Callable[..., Any]]) -> _Call | None:
     """None where a call is none that can be decomposed by itself."""
     target = node.target
@@ -133,7 +140,7 @@ def _call_of(node: fx.Node, table: Mapping[Any, Callable[..., Any]]) -> _Call | 
     values = [value for operand in operands if isinstance(value := operand.meta.get("val"), FakeTensor)]
     if len(values) < len(operands):
         return None
-    if isinstance(node.meta.get("val"), list | tuple) and any(user.target is not operator.getitem for user in node.users):
+    if not _is_taken_apart(node):
         return None
     leaves, spec = tree_flatten((node.args, node.kwargs))
     leaves = [_Tensor(operands.index(leaf)) if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
@@ -163,7 +170,7 @@ def _trace(calls: Sequence[_Call], table: Mapping[Any, Callable[..., Any]], mode
         call.inputs, inputs = inputs[: len(call.tensors)], inputs[len(call.tensors) :]
         call.results = list(found) if isinstance(found, list | tuple) else [found]
         needed: set[fx.Node] = set()
-        waiting = [node for node in call.results if isinstance(node, fx.Node)]
+        waiting = [node for node in tree_leaves(call.results) if isinstance(node, fx.Node)]
         while waiting:
             node = waiting.pop()
             if node not in needed:
@@ -186,12 +193,22 @@ def _put(node: fx.Node, call: _Call) -> None:
         for step in call.steps:
             place[step] = graph.node_copy(step, place.__getitem__)
             place[step].meta["stack_trace"] = node.meta.get("stack_trace")
-    results = [place[result] if isinstance(result, fx.Node) else result for result in call.results]
+    results = tree_map(lambda result: place[result] if isinstance(result, fx.Node) else result, list(call.results))
     if isinstance(node.meta.get("val"), list | tuple):
-        for user in list(node.users):
-            index: Any = user.args[1]
+        _give(node, results)
+    else:
+        if results:
+            node.replace_all_uses_with(results[0])
+        graph.erase_node(node)
+
+
+def _give(node: fx.Node, results: Sequence[Any]) -> None:
+    """Put what a list has in the place of those that read its elements, and of the list."""
+    for user in list(node.users):
+        index: Any = user.args[1]
+        if isinstance(results[index], list | tuple):
+            _give(user, results[index])
+        else:
             user.replace_all_uses_with(results[index])
-            graph.erase_node(user)
-    elif results:
-        node.replace_all_uses_with(results[0])
-    graph.erase_node(node)
+            node.graph.erase_node(user)
+    node.graph.erase_node(node)
