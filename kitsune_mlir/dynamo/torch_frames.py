@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -28,8 +29,9 @@ def size_changes(changing: Mapping[fx.Node, Sequence[int]], surely: Sequence[fx.
     frame = InstructionTranslator.current_tx().output.root_tx
     if frame is None:
         return
-    taken = len(inspect.signature(pgo.CodeId.make).parameters)  # PyTorch 2.11 tells closures of one function not apart
-    sizes = pgo.get_code_state()[pgo.CodeId.make(*(frame.f_code, frame.closure)[:taken])].automatic_dynamic
+    identity: Callable[..., Any] = pgo.CodeId.make
+    taken = len(inspect.signature(identity).parameters)  # PyTorch 2.11 does not tell closures of one function apart
+    sizes = pgo.get_code_state()[identity(*(frame.f_code, frame.closure)[:taken])].automatic_dynamic
     new = False
     for node, dims in changing.items():
         given = node.meta.get("grapharg")
