@@ -9,18 +9,22 @@ import kitsune_mlir
 from bench.breadth.vision import Mixer
 from test.emulators.runner import emulated
 from test.gpu.unassembled import unassembled
+from test.rotation import todays
 
 
 @pytest.mark.parametrize(
     "batch, tokens, width, hidden, depth, products",
-    [
-        (2, 7, 64, 264, 2, 4),
-        (3, 9, 120, 300, 1, 2),
-        (1, 7, 64, 264, 1, 0),
-        (2, 7, 72, 264, 1, 0),
-        (2, 8, 64, 32, 1, 0),
-        (2, 7, 48, 33, 1, 2),
-    ],
+    todays(
+        [
+            (2, 7, 64, 264, 2, 4),
+            (3, 9, 120, 300, 1, 2),
+            (1, 7, 64, 264, 1, 0),
+            (2, 7, 72, 264, 1, 0),
+            (2, 8, 64, 32, 1, 0),
+            (2, 7, 48, 33, 1, 2),
+        ],
+        2,
+    ),
 )
 def test_values(batch: int, tokens: int, width: int, hidden: int, depth: int, products: int) -> None:
     """`products` of them are of a batch: not those of one image, of rows that waste a tile, of layers that a chain holds."""

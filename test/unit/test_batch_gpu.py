@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,7 @@ from kitsune_mlir.runtime.manifest import Manifest
 from test.gpu.unassembled import unassembled
 from test.numerics.compare import problem
 from test.programs.emulated import compiled, emulated_requests
+from test.rotation import todays
 
 R = torch.randn
 CASES: dict[str, tuple[Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]] = {
@@ -41,9 +43,9 @@ CASES: dict[str, tuple[Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]]
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("count, blocks", [(1, 2), (5, 3), (7, 20)])
-def test_results_are_those_of_each_request(name: str, count: int, blocks: int):
+@pytest.mark.parametrize("name, counts", todays([*itertools.product(CASES, [(1, 2), (5, 3), (7, 20)])], 8))
+def test_results_are_those_of_each_request(name: str, counts: tuple[int, int]):
+    count, blocks = counts
     function, arguments = CASES[name]
     program = compiled(function, arguments())
     requests = [arguments() for _ in range(count)]

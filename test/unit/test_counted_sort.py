@@ -1,5 +1,6 @@
 """Long vectors of 16-bit floats: their values are counted, their places merged."""
 
+import itertools
 import math
 
 import pytest
@@ -10,6 +11,7 @@ from bench.sweeps import Function
 from kitsune_mlir.frontend import counted_sort, orders
 from test.emulators.atomics import AtomicBlock
 from test.programs.emulated import compiled, emulated, engines
+from test.rotation import todays
 
 BF16, F16 = torch.bfloat16, torch.float16
 
@@ -34,8 +36,7 @@ def test_on_the_host(dtype, descending):
     equal(program(x), x.sort(descending=descending).values)
 
 
-@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
-@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype, descending", todays([*itertools.product([BF16, F16], [False, True])], 1), ids=str)
 def test_on_emulated_blocks(monkeypatch, dtype, descending):
     monkeypatch.setattr(counted_sort, "LEAST", 1000)
     monkeypatch.setattr(orders, "WHOLE", 500)

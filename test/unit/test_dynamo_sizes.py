@@ -1,6 +1,7 @@
 """torch.compile(backend="kitsune") at 200 random sizes: few programs, and everything as eager's."""
 
 import copy
+import itertools
 import random
 
 import pytest
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import kitsune_mlir
+from test.rotation import todays
 
 pytestmark = pytest.mark.usefixtures("drawn_today")
 R = torch.randn
@@ -76,8 +78,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name, dtype", todays([*itertools.product(CASES, [torch.float32, torch.bfloat16])], 3))
 def test_random_sizes(name, dtype):
     make, inputs, dims, most = CASES[name]
     model = make().to(dtype)

@@ -1,5 +1,6 @@
 """The simt engine: its kernels run on an emulated block, its choices, and what it declines."""
 
+import itertools
 from pathlib import Path
 
 import ml_dtypes
@@ -101,8 +102,10 @@ def test_rows_shared_by_a_cluster_and_rows_in_parts(name, tuning):
     assert emitted.manifest.cluster == (tuning.cluster or 1)
 
 
-@pytest.mark.parametrize("name", ["column_softmax", "middle_softmax", "column_argmax", "column_sum_odd"])
-@pytest.mark.parametrize("blocks", [2, 4])
+COLUMNS = ["column_softmax", "middle_softmax", "column_argmax", "column_sum_odd"]
+
+
+@pytest.mark.parametrize("name, blocks", todays([*itertools.product(COLUMNS, [2, 4])], 3))
 def test_columns_shared_by_a_cluster(name, blocks):
     """Whose elements stay in registers, not where they are gone over once."""
     assert check(CASES[name], SimtEngine(Overrides(cluster=blocks))).manifest.cluster == (1 if "sum" in name else blocks)

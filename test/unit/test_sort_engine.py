@@ -1,9 +1,12 @@
 """The sort engine: which sorts it takes, and its kernels on emulated blocks."""
 
+import itertools
+
 import pytest
 import torch
 
 from test.programs.emulated import compiled, emulated, engines
+from test.rotation import todays
 
 BF16, F32, F64, I64, I32 = torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.int32
 
@@ -57,9 +60,12 @@ def test_places_alone_and_what_is_made_of_them():
     check(lambda x: (x * 2 + 1).sort(dim=1, stable=True)[0] * 0.5, torch.randn(4, 100))
 
 
-@pytest.mark.parametrize("dtype", [F32, I64])
-@pytest.mark.parametrize("shape, descending", [((2, 5000), False), ((3, 1100), True), ((1, 4096), False)])
-def test_more_lanes_than_threads(shape, descending, dtype):
+WIDE = [((2, 5000), False), ((3, 1100), True), ((1, 4096), False)]
+
+
+@pytest.mark.parametrize("lines, dtype", todays([*itertools.product(WIDE, [F32, I64])], 2))
+def test_more_lanes_than_threads(lines, dtype):
+    shape, descending = lines
     check(lambda x: tuple(x.sort(dim=1, descending=descending, stable=True)), numbers(shape, dtype), threads=384)
 
 
