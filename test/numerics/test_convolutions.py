@@ -75,7 +75,8 @@ def test_on_the_host(seed: int) -> None:
     model = Drawn(seed, torch.float32 if seed % 2 else torch.bfloat16)
     options = {"convolution_precision": "highest"}
     program = kitsune_mlir.compile(model, (model.x,), target="host", options=options)
-    assert problems(program(model.x), exact(model, (model.x,)), model(model.x)) == []
+    # Not beside eager: on processors with AMX, oneDNN of PyTorch 2.13 reads what it has not written in grouped bf16 volumes.
+    assert problems(program(model.x), exact(model, (model.x,))) == []
 
 
 KINDS = {
