@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 import torch
@@ -40,26 +41,27 @@ def widen_bytes(graph: fx.Graph) -> None:
     The results have the types that they had.
     """
     for node in [node for node in graph.nodes if node.op == "call_function"]:
-        target = node.target
         if node.target in _CASTS and _dtype(node) == torch.uint8 and _dtype(node.args[0]).is_floating_point:  # type: ignore[union-attr]
             with graph.inserting_before(node):
                 node.args = (_cast(node.args[0], torch.int32), *node.args[1:])  # type: ignore[arg-type]
-        types = {_dtype(source) for source in node.all_input_nodes}
-        narrow = (torch.uint8, torch.bool) if node.target in _COMPARED and len(types) > 1 else (torch.uint8,)
-        given = {_dtype(source) for source in node.all_input_nodes[node.target is aten.where.self :]}
-        if node.target in _CRASH and torch.bool in given and given & {torch.int8, torch.uint8}:
-            _widen(
-                graph, node, [source for source in node.all_input_nodes if _dtype(source) in (*narrow, torch.bool, torch.int8)]
-            )
-            continue
-        bytes_ = [source for source in node.all_input_nodes if _dtype(source) in narrow]
-        if bytes_ and isinstance(target, torch._ops.OpOverload) and _looks_at_signs(node, target):
-            _widen(graph, node, bytes_)
+        narrow = _misread(node)
+        if sources := [source for source in node.all_input_nodes if _dtype(source) in narrow]:
+            _widen(graph, node, sources)
 
 
 def _dtype(node: Any) -> torch.dtype | None:
     value = node.meta.get("val")
     return value.dtype if isinstance(value, Tensor) else None
+
+
+def _misread(node: fx.Node) -> Set[torch.dtype]:
+    """The types whose operands an operator has to be given as wider ones."""
+    given = {_dtype(source) for source in node.all_input_nodes[node.target is aten.where.self :]}
+    if node.target in _CRASH and torch.bool in given and given & {torch.int8, torch.uint8}:
+        return {torch.bool, torch.int8, torch.uint8}
+    if not isinstance(node.target, torch._ops.OpOverload) or not _looks_at_signs(node, node.target):
+        return set()
+    return {torch.uint8, torch.bool} if node.target in _COMPARED and len(given) > 1 else {torch.uint8}
 
 
 def _looks_at_signs(node: fx.Node, target: torch._ops.OpOverload) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from bench.sweeps import Function
 from test.gpu import (
     attention_cases,
     attention_gradient_programs,
@@ -25,7 +26,6 @@ __all__ = [
     "BF16",
     "F32",
     "TOLERANCE",
-    "Call",
     "Case",
     "Flat",
     "Normalised",
@@ -99,17 +99,6 @@ class Case:
                 parameter.mul_(1 + number / 8)
             pairs.append((model, tuple(self.inputs())))
         return pairs
-
-
-class Call(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[..., Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> Any:
-        return self.function(*args)
 
 
 class Flat(nn.Module):
@@ -235,7 +224,7 @@ def added(updates: int, columns: int, count: int, dtype: torch.dtype, ordered: b
     def add(start: Tensor, indices: Tensor, values: Tensor) -> Tensor:
         return start.index_add(0, indices, values)
 
-    return Case("ordered" if ordered else "scatter", lambda: Call(add), inputs, {"deterministic": ordered}, repeats=ordered)
+    return Case("ordered" if ordered else "scatter", lambda: Function(add), inputs, {"deterministic": ordered}, repeats=ordered)
 
 
 def scattered(form: str, columns: int, dtype: torch.dtype, ordered: bool = False) -> Case:
@@ -245,7 +234,7 @@ def scattered(form: str, columns: int, dtype: torch.dtype, ordered: bool = False
         return forms(129, 1000, columns, dtype)[form]
 
     options = {"deterministic": ordered}
-    return Case("ordered" if ordered else "scatter", lambda: Call(made()[0]), lambda: made()[1], options, repeats=ordered)
+    return Case("ordered" if ordered else "scatter", lambda: Function(made()[0]), lambda: made()[1], options, repeats=ordered)
 
 
 def several(case: Case, requests: int) -> Case:
@@ -260,7 +249,7 @@ def by_maps(case: Case) -> Case:
 
 def function(engine: str, run: Callable[..., Any], inputs: Callable[[], tuple[Tensor, ...]], **options: Any) -> Case:
     """A function of tensors."""
-    return Case(engine, lambda: Call(run), inputs, options)
+    return Case(engine, lambda: Function(run), inputs, options)
 
 
 def sorted_beside_a_product(x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, ...]:
