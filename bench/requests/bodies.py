@@ -76,7 +76,7 @@ def step(creature: Creature, state: State, push: Tensor) -> tuple[State, tuple[A
         The next state, and the path: which bodies touched the ground in some member of the batch, and the sweeps.
     """
     x, v = ([*given.unbind(1)] for given in state)
-    down = x[0].new_tensor((0.0, 0.0, -GRAVITY))
+    down = torch.cat((x[0].new_zeros(2), x[0].new_full((1,), -GRAVITY)))  # nothing is copied from the host
     v = [own + SECONDS * (down + force) for own, force in zip(v, push.unbind(1), strict=True)]
     depths = [RADIUS - (place + SECONDS * speed)[:, 2:] for place, speed in zip(x, v, strict=True)]
     touching = [bool((depth > 0).any()) for depth in depths]

@@ -13,6 +13,7 @@ took. The load generator and all systems share one Python process and its global
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,6 +51,8 @@ def run(folder: Path, rates: Sequence[float], count: int, deadline: float, recor
     inputs = [torch.randn(1, WIDTHS[0]).cuda().bfloat16() for _ in range(ROWS)]
     program = kitsune_mlir.load(folder / "tower.kit", dict(models[0].named_parameters()))
     programs = [program.with_weights(dict(model.named_parameters())) for model in models]
+    gc.collect()
+    gc.freeze()  # every capture of a graph collects garbage
     with torch.no_grad():
         streams = [torch.cuda.Stream() for _ in range(STREAMS)]
         works = {

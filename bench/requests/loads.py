@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,7 @@ from bench.requests.processes import Processes, Unavailable, made, mps
 from bench.requests.scenarios import ARRIVALS, SCENARIOS, Request, requests
 from bench.requests.systems import LIMIT, Item, Taker, Work, batched, in_green_contexts, one_by_one, together
 from bench.timing import environment
+from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.serving.statistics import percentile
 
 SHARES = {"cpu": (0.25, 0.5, 0.8, 1.2), "cuda": (0.5, 1.0, 2.0, 4.0, 8.0)}
@@ -62,6 +64,8 @@ class Load:
         self.models, self.inputs = made(name, asked.small, self.device, self.dtype, 0)
         self.counts = [min(one.count, 4) if asked.small else one.count for one in self.scenario.families]
         self._programs: list[Any] = []
+        gc.collect()
+        gc.freeze()  # every capture of a graph collects garbage
 
     @contextlib.contextmanager
     def system(self, name: str, count: int) -> Iterator[Send]:
@@ -103,7 +107,7 @@ class Load:
         if name == "green contexts":
             try:
                 return in_green_contexts(self.models, examples)
-            except (AttributeError, ImportError, RuntimeError) as error:
+            except (AttributeError, KitsuneError) as error:
                 raise Unavailable(f"{type(error).__name__}: {error}"[:200]) from error
         if name == "batched":
             return batched(self.models, examples)

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from bench.timing import graphed
+from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.runtime.driver import Device, call, driver
 
 __all__ = ["LIMIT", "Item", "Taker", "Work", "batched", "in_green_contexts", "one_by_one", "stacked", "together"]
 
@@ -111,16 +113,25 @@ def one_by_one(models: Sequence[nn.Module], examples: Sequence[Tensor], streams:
 
 
 def in_green_contexts(models: Sequence[nn.Module], examples: Sequence[Tensor], contexts: int = 4, share: int = 32) -> Work:
-    """Models dealt out to parts of the GPU, of so many multiprocessors each.
+    """Models dealt out to parts of the GPU that have no multiprocessor in common, of so many each.
+
+    (`torch.cuda.green_contexts` cuts each context from the whole device, so that several would be the same part.)
 
     Raises:
-        RuntimeError: this PyTorch, or this driver, has no green contexts.
+        KitsuneError: this driver has no green contexts, or the device no such parts.
     """
-    from torch.cuda.green_contexts import GreenContext
-
-    made: list[Any] = [GreenContext.create(num_sms=share, device_id=0) for _ in range(contexts)]
-    work = one_by_one(models, examples, [context.Stream() for context in made])
-    return lambda items: work(items) if made else ()
+    cu, device = driver(), Device.open(examples[0].device.index or 0)
+    whole = call("cuDeviceGetDevResource", device.handle, cu.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM)
+    parts, count, _ = call("cuDevSmResourceSplitByCount", contexts, whole, 0, share)
+    if count < contexts:
+        raise KitsuneError(f"the device has {count} parts of {share} multiprocessors, not {contexts}")
+    streams = []
+    for part in parts[:contexts]:
+        described = call("cuDevResourceGenerateDesc", [part], 1)
+        context = call("cuGreenCtxCreate", described, device.handle, cu.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM)
+        stream = call("cuGreenCtxStreamCreate", context, cu.CUstream_flags.CU_STREAM_NON_BLOCKING, 0)
+        streams.append(torch.cuda.ExternalStream(int(stream), examples[0].device))
+    return one_by_one(models, examples, streams)
 
 
 def stacked(models: Sequence[nn.Module], shared: str = "") -> Callable[[Tensor], Tensor]:

@@ -15,6 +15,7 @@ is when.
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import statistics
 import sys
@@ -86,6 +87,8 @@ def measure(name: str, net: Net, asked: argparse.Namespace, paths: int = 0, near
     device: dict[str, float] = {}
     for number in range(asked.rounds + 1):
         given, expected = inputs(), None
+        gc.collect()
+        gc.freeze()  # every capture of a graph collects garbage
         for peer in asked.peers:
             call = peers.prepare(peer, given)
             if call is None:
@@ -155,6 +158,7 @@ def run(command: str, nets: Nets, asked: argparse.Namespace, paths: Callable[[st
     Returns:
         How many were wrong, or failed.
     """
+    torch.backends.cudnn.allow_tf32 = False  # f32 is f32, else paths differ
     peers = [one.strip() for one in asked.peers.split(";")] if asked.peers else DEFAULT[asked.device]
     asked.peers = tuple(dict.fromkeys((*DEFAULT["cpu"], *peers)))
     record = Record.open(asked.json)

@@ -1,7 +1,7 @@
 """Windows on a GPU: streams and events, the paper's form, and one kernel an epoch, beside running one after the other.
 
     python -m test.gpu.window_programs build DIR               # needs the compiler, no GPU
-    python -m test.gpu.window_programs run DIR [BACK_END...] [--time]        # needs a Hopper GPU; no compiler
+    python -m test.gpu.window_programs run DIR [BACK_END|NET...] [--time]    # needs a Hopper GPU; no compiler
 
 Random streams of programs, some of which change arguments or weights in place; values that are read between, work of the
 caller's own stream before and after, memory that is freed while it is in use: all must be equal to the bit to running one after
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import random
 import statistics
 import sys
@@ -29,7 +30,18 @@ from bench.requests.window_nets import NETS, Net
 from test.gpu.driver import program_main
 
 STREAMS, STEPS, ROWS, WIDTH = 60, 200, 16, 256
-BACK_ENDS = ("device", "device, debug", "streams", "synchronized")
+BACK_ENDS = (
+    "device",
+    "device, debug",
+    "device, loops",
+    "device, loops, debug",
+    "device, ready first",
+    "device, loops, ready first",
+    "streams",
+    "synchronized",
+)
+WHOLE = ("device", "device, loops", "streams")
+"""Back ends that do all random streams, others a sixth of them."""
 KERNEL = "window.epoch"
 STREAM = ("layer", "product", "scaled", "total")
 """Programs of random streams."""
@@ -64,6 +76,12 @@ def grow_(x: Tensor) -> None:
     x.mul_(1.5).add_(0.25)
 
 
+def turn_(x: Tensor, left: Tensor) -> None:
+    """One step of a loop, which counts itself."""
+    x.mul_(1.5).add_(0.25)
+    left.sub_(1)
+
+
 def below(x: Tensor) -> Tensor:
     """Whether the loop goes on."""
     return x.sum() < 1e5
@@ -76,6 +94,7 @@ def modules() -> dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]]:
     return {"product": (product, (x, y)), "scaled": (scaled_, (x, y)), "total": (Total(), (x,)), "layer": (layer, (x,))} | {
         "grow": (grow_, (x,)),
         "below": (below, (x,)),
+        "turn": (turn_, (x, torch.ones(1, dtype=torch.int64))),
     }
 
 
@@ -87,19 +106,21 @@ def build(folder: Path, names: Sequence[str]) -> None:
     programs = [kitsune_mlir.compile(model, args, target="sm_90a") for model, args in modules().values()]
     for name, program in zip(modules(), programs, strict=True):
         program.save(folder / f"{name}.kit", ir=False)
-    for debug in (False, True):
-        kernel = kitsune_mlir.epoch_kernel(programs, {"debug": debug})
-        kernel.save(folder / f"{KERNEL}{'.debug' * debug}")
-        print(f"epoch kernel{', debug' * debug}: {kernel.resources}", flush=True)
+    for loops, debug in itertools.product((False, True), repeat=2):
+        kernel = kitsune_mlir.epoch_kernel(programs, {"debug": debug}, loops=loops)
+        kernel.save(folder / f"{KERNEL}{'.loops' * loops}{'.debug' * debug}")
+        print(f"epoch kernel{', loops' * loops}{', debug' * debug}: {kernel.resources}", flush=True)
 
 
 def opened(folder: Path, back_end: str, size: int = 128) -> Any:
     """A window with a back end."""
     import kitsune_mlir
 
-    kind, _, debug = back_end.partition(", ")
-    path = folder / f"{KERNEL}{'.debug' if debug else ''}"
-    return kitsune_mlir.Window(size=size, back_end=kind, kernel=_kernel(path) if kind == "device" else None)
+    kind, *words = back_end.split(", ")
+    if kind != "device":
+        return kitsune_mlir.Window(size=size, back_end=kind)
+    path = folder / f"{KERNEL}{'.loops' * ('loops' in words)}{'.debug' * ('debug' in words)}"
+    return kitsune_mlir.Window(size=size, back_end=kind, kernel=_kernel(path), ready_first="ready first" in words)
 
 
 @functools.cache
@@ -114,11 +135,18 @@ def random_stream(draw: random.Random, programs: dict, again: dict, make: Callab
     window = make(draw.choice((2, 8, 64)))
     first = [torch.randn(ROWS, WIDTH, device="cuda") for _ in range(6)]
     values, same = [v.clone() for v in first], [v.clone() for v in first]
+    flags = [torch.tensor([n % 2], device="cuda", dtype=torch.int32 if n < 2 else torch.bool) for n in range(4)]
     for step in range(steps):
         name, a, b = draw.choice(STREAM), draw.randrange(6), draw.randrange(5)
         b = (a + 1 + b) % 6
         mine, other = programs[name], again[name]
-        if name == "scaled":
+        if name == "scaled" and draw.random() < 0.5:  # only where a flag, perhaps one that the stream finds, is not zero
+            number = draw.randrange(6)
+            flag, yes = (flags[number], number % 2) if number < 4 else (window.append(programs["below"], (values[b],)), None)
+            window.append(mine, (values[a], values[b]), when=flag)
+            if bool(again["below"](same[b])) if yes is None else yes:
+                other(same[a], same[b])
+        elif name == "scaled":
             window.append(mine, (values[a], values[b]))
             other(same[a], same[b])
         else:  # the tensor that was there is freed while it may be in use
@@ -136,10 +164,10 @@ def random_stream(draw: random.Random, programs: dict, again: dict, make: Callab
     return f"tensors {wrong} differ at the end" if wrong else ""
 
 
-def loop(programs: dict, make: Callable[[int], Any], least: int = 40) -> str:
+def loop(programs: dict, make: Callable[[int], Any], least: int = 40, starts: Sequence[float] = (0, 1, 100, 1e6)) -> str:
     """Loops whose number of steps the device finds out: conditional entries; what is wrong, in words."""
     window, bad = make(64), []
-    for start in (0.0, 1.0, 100.0, 1e6):
+    for start in starts:
         x, y = (torch.full((ROWS, WIDTH), start, device="cuda") for _ in range(2))
         steps = 0
         while bool(programs["below"](y)):
@@ -154,15 +182,34 @@ def loop(programs: dict, make: Callable[[int], Any], least: int = 40) -> str:
         torch.cuda.synchronize()
         if not x.equal(y) or bool(flag.output):
             bad.append(f"from {start}: {float(x[0, 0])} after {steps} steps, wanted {float(y[0, 0])}")
+    for steps in (0, 1, 7, least):  # each step says itself whether there is a next one
+        x, y = (torch.ones(ROWS, WIDTH, device="cuda") for _ in range(2))
+        left = torch.tensor([steps], device="cuda")
+        for _ in range(steps):
+            programs["grow"](y)
+        window = make(64)
+        for _ in range(least):
+            window.append(programs["turn"], (x, left), when=left)
+        window.flush()
+        torch.cuda.synchronize()
+        if int(left) or not x.equal(y):
+            bad.append(f"{steps} steps that count themselves: {int(left)} left, {float(x[0, 0])}, wanted {float(y[0, 0])}")
     return "; ".join(bad)
 
 
 def small(folder: Path) -> str:
-    """A short stream through the kernel of epochs, for slow tools; what is wrong, in words."""
+    """Short streams through both kernels of epochs, and a loop, for slow tools; what is wrong, in words."""
     import kitsune_mlir
 
     loaded = [{p.stem: kitsune_mlir.load(p) for p in sorted(folder.glob("*.kit"))} for _ in range(2)]
-    return random_stream(random.Random(0), loaded[0], loaded[1], functools.partial(opened, folder, "device"), 24)
+    for back_end in ("device", "device, loops, ready first"):
+        for each in loaded:
+            each["total"].weights["total"].zero_()
+        make = functools.partial(opened, folder, back_end)
+        bad = random_stream(random.Random(0), loaded[0], loaded[1], make, 24) or loop(loaded[0], make, 9, (20.0, 1e6))
+        if bad:
+            return f"{back_end}: {bad}"
+    return ""
 
 
 def captured_net(net: Net, calls: int) -> str:
@@ -189,10 +236,10 @@ def run(folder: Path, names: Sequence[str], given: argparse.Namespace) -> int:
     import kitsune_mlir
 
     failed = 0
-    for back_end in names or BACK_ENDS:
+    for back_end in [name for name in names if name not in NETS] if names else BACK_ENDS:
         bad = ""
         loaded = [{p.stem: kitsune_mlir.load(p) for p in sorted(folder.glob("*.kit"))} for _ in range(2)]
-        for seed in range(STREAMS if back_end in ("device", "streams") else STREAMS // 6):
+        for seed in range(STREAMS if back_end in WHOLE else STREAMS // 6):
             for each in loaded:
                 each["total"].weights["total"].zero_()
             make = functools.partial(opened, folder, back_end)
@@ -202,9 +249,9 @@ def run(folder: Path, names: Sequence[str], given: argparse.Namespace) -> int:
         bad = loop(loaded[0], functools.partial(opened, folder, back_end))
         failed += bool(bad)
         print(f"{'FAIL' if bad else 'ok  '} {back_end}: loops {bad}", flush=True)
-    for name, net in () if names else NETS.items():
+    for name in [name for name in names if name in NETS] if names else NETS:
         try:
-            bad = captured_net(net, 40)
+            bad = captured_net(NETS[name], 40)
         except (IndexError, RuntimeError, ValueError) as error:  # a wrong value was read
             bad = f"{type(error).__name__}: {error}"
         failed += bool(bad)
