@@ -45,7 +45,7 @@ def widen_bytes(graph: fx.Graph) -> None:
             with graph.inserting_before(node):
                 node.args = (_cast(node.args[0], torch.int32), *node.args[1:])  # type: ignore[arg-type]
         narrow = _misread(node)
-        if sources := [source for source in node.all_input_nodes if _dtype(source) in narrow]:
+        if sources := [source for source in _operands(node) if _dtype(source) in narrow]:
             _widen(graph, node, sources)
 
 
@@ -54,9 +54,16 @@ def _dtype(node: Any) -> torch.dtype | None:
     return value.dtype if isinstance(value, Tensor) else None
 
 
+def _operands(node: fx.Node) -> list[fx.Node]:
+    """What an operator computes with: of `where` not the mask, which may be a value too."""
+    if node.target is aten.where.self:
+        return [*dict.fromkeys(value for value in node.args[1:] if isinstance(value, fx.Node))]
+    return node.all_input_nodes
+
+
 def _misread(node: fx.Node) -> Set[torch.dtype]:
     """The types whose operands an operator has to be given as wider ones."""
-    given = {_dtype(source) for source in node.all_input_nodes[node.target is aten.where.self :]}
+    given = {_dtype(source) for source in _operands(node)}
     if node.target in _CRASH and torch.bool in given and given & {torch.int8, torch.uint8}:
         return {torch.bool, torch.int8, torch.uint8}
     if not isinstance(node.target, torch._ops.OpOverload) or not _looks_at_signs(node, node.target):

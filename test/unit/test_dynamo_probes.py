@@ -79,6 +79,11 @@ def test_truth_values_beside_numbers():
     run(function, lambda: (numbers(torch.bool), numbers(torch.int16) - 45, numbers(torch.uint8)))
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
+def test_a_mask_that_is_a_value_beside_bytes(dtype):
+    run(lambda b, x: (torch.where(b, b, x), torch.where(b, x, b)), lambda: (numbers(torch.bool), numbers(dtype)))
+
+
 def test_bytes_of_two_types():
     run(lambda x: (x.clone(), x.to(torch.int8), x.relu(), x + 1), lambda: (numbers(torch.uint8),))
 
