@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kitsune_mlir.simulation.simulate import simulate
     from kitsune_mlir.training.train_step import train_step
     from kitsune_mlir.windows.capture import window
+    from kitsune_mlir.windows.trace_tree import trace_tree
     from kitsune_mlir.windows.window import Window
 
 _WHERE = {
@@ -36,6 +37,7 @@ _WHERE = {
     "Program": "kitsune_mlir.runtime.program",
     "serve": "kitsune_mlir.serving.engine",
     "simulate": "kitsune_mlir.simulation.simulate",
+    "trace_tree": "kitsune_mlir.windows.trace_tree",
     "train_step": "kitsune_mlir.training.train_step",
     "Window": "kitsune_mlir.windows.window",
     "window": "kitsune_mlir.windows.capture",
@@ -51,6 +53,7 @@ __all__ = [
     "load",
     "serve",
     "simulate",
+    "trace_tree",
     "train_step",
     "window",
 ]

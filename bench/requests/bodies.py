@@ -91,7 +91,7 @@ def step(creature: Creature, state: State, push: Tensor) -> tuple[State, tuple[A
             if touches:
                 v[body], pressed[body] = _ground(v[body], pressed[body], depths[body])
         change = torch.stack([(new - old).abs().max() for new, old in zip(v, before, strict=True)]).max()
-        if float(change) < ENOUGH:
+        if bool(change < ENOUGH):
             break
     places = [place + SECONDS * speed for place, speed in zip(x, v, strict=True)]
     return (torch.stack(places, 1), torch.stack(v, 1)), (*touching, made)

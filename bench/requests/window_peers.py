@@ -22,10 +22,11 @@ __all__ = ["DEFAULT", "KNOWN", "Call", "Peers"]
 Call = Callable[[], list[Any]]
 """Runs all inputs; what it gives for each."""
 DEFAULT = {
-    "cpu": ("eager", "window"),
+    "cpu": ("eager", "window", "trace tree"),
     "cuda": (
         "eager",
         "window",
+        "trace tree",
         "window, synchronized",
         "segments",
         "compile",
@@ -77,6 +78,11 @@ class Peers:
             return lambda: [self._run(x) for x in given]
         if kind == "window":
             return lambda: self._window(name, form or "auto", given)
+        if kind == "trace tree":
+            if name not in self._made:
+                self._made[name] = kitsune_mlir.trace_tree(self._run, after=self._asked.after)
+            traced = self._made[name]
+            return lambda: [traced(x) for x in given]
         if kind == "dense":
             return self._dense(given)
         if name in KNOWN:
@@ -107,6 +113,11 @@ class Peers:
             return found
 
         return stepped
+
+    @property
+    def traced(self) -> str:
+        """What became of the trace tree, in words."""
+        return self._made["trace tree"].explain() if "trace tree" in self._made else ""
 
     def _window(self, name: str, back_end: str, given: Sequence[Any]) -> list[Any]:
         with kitsune_mlir.window(self._asked.size, back_end, after=self._asked.after) as captured:

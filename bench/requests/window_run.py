@@ -35,6 +35,7 @@ from bench.timing import environment, time_calls
 
 NEAR = 1e-3
 """Of the largest value of a round: compiled segments add in another order."""
+OURS = ("window", "window, synchronized", "trace tree")
 Nets = Mapping[str, Net]
 
 
@@ -116,7 +117,7 @@ def _figures(
     compared: Compared, seconds: dict[str, list[float]], device: dict[str, float], peers: Peers, calls: int
 ) -> dict[str, Any]:
     each = {kind: round(1e3 * statistics.median(times[1:]) / calls, 4) for kind, times in seconds.items() if times[1:]}
-    others = {kind: value for kind, value in each.items() if not kind.startswith("window") and kind not in KNOWN}
+    others = {kind: value for kind, value in each.items() if kind not in OURS and kind not in KNOWN}
     best = min(others, key=lambda kind: others[kind])
     window = peers.captured["window"]
     return {
@@ -131,6 +132,7 @@ def _figures(
         "calls captured": window.taken,
         "segments": dict(window.segments),
         "eager": dict(window.eager),
+        "trace tree": peers.traced,
     }
 
 
@@ -160,7 +162,7 @@ def run(command: str, nets: Nets, asked: argparse.Namespace, paths: Callable[[st
     """
     torch.backends.cudnn.allow_tf32 = False  # f32 is f32, else paths differ
     peers = [one.strip() for one in asked.peers.split(";")] if asked.peers else DEFAULT[asked.device]
-    asked.peers = tuple(dict.fromkeys((*DEFAULT["cpu"], *peers)))
+    asked.peers = tuple(dict.fromkeys(("eager", "window", *peers)))
     record = Record.open(asked.json)
     where = environment() if asked.device == "cuda" else host.environment()
     record.begin({"command": command, "environment": where, "calls": asked.calls, "rounds": asked.rounds, "size": asked.size})
@@ -170,7 +172,11 @@ def run(command: str, nets: Nets, asked: argparse.Namespace, paths: Callable[[st
             with torch.no_grad():
                 entry = measure(name, nets[name], asked, paths(name), near)
             print(f"{name}: {entry['milliseconds']} ms a call, the best peer is {entry['best_peer']}, {entry['times']}")
-            print(*(f"  {what}: {entry[what]}" for what in ("paths", "errors", "segments", "missing")), sep="\n", flush=True)
+            print(
+                *(f"  {what}: {entry[what]}" for what in ("paths", "errors", "segments", "trace tree", "missing")),
+                sep="\n",
+                flush=True,
+            )
         except Exception as error:  # one that fails costs only itself
             problem = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:300]
             entry = {"case": name, "ok": False, "problem": problem}

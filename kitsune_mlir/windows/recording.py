@@ -7,14 +7,15 @@ at once, so aliasing is PyTorch's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils import _pytree as pytree
 
 from kitsune_mlir.windows.operators import Kind, Meta
 
-__all__ = ["Op", "Recording", "Segment", "call_of", "rebuilt", "template"]
+__all__ = ["Op", "Recording", "Segment", "function_of", "rebuilt", "template"]
 
 _TENSOR, _LIST = "tensor of a window", "list of a window"
 
@@ -203,8 +204,38 @@ class Recording:
         return number
 
 
-def call_of(op: Op, values: Mapping[int, Any]) -> Any:
-    """Make a call with these values."""
-    tensors = iter([values[n] for n in op.refs])
-    args = rebuilt(op.args, tensors)
-    return op.func(*args, **{name: rebuilt(value, tensors) for name, value in op.kwargs})
+def function_of(inputs: int, ops: Sequence[Op], outs: Sequence[int]) -> Callable[..., tuple[Any, ...]]:
+    """The calls of a segment as a function of its inputs, in code of their own: a line for each.
+
+    Args:
+        inputs, ops, outs: how many there are, and the others, as of `Segment`.
+    """
+    names: dict[str, Any] = {"leaves": _leaves}
+
+    def text(given: Any, refs: Iterator[int]) -> str:
+        if given is _TENSOR:
+            return f"v{next(refs)}"
+        if isinstance(given, tuple) and given[0] == _LIST:
+            return f"[{', '.join(text(one, refs) for one in given[1:])}]"
+        name = f"c{len(names)}"
+        names[name] = rebuilt(given, iter(()))
+        return name
+
+    lines = [f"def run({', '.join(f'v{n}' for n in range(inputs))}):"]
+    for number, op in enumerate(ops):
+        refs = iter(op.refs)
+        given = [text(one, refs) for one in op.args[1:]] + [f"{name}={text(one, refs)}" for name, one in op.kwargs]
+        names[f"f{number}"] = op.func
+        call = f"f{number}({', '.join(given)})"
+        if len(op.outs) > 1:
+            call = f"[{', '.join(f'v{n}' for n in op.outs)}] = leaves({call})"
+        elif op.outs:
+            call = f"v{op.outs[0]} = {call}"
+        lines.append(f"    {call}")
+    lines.append(f"    return ({''.join(f'v{n}, ' for n in outs)})")
+    exec("\n".join(lines), names)
+    return names["run"]
+
+
+def _leaves(given: Any) -> Sequence[Any]:
+    return given if all(isinstance(one, torch.Tensor) for one in given) else pytree.tree_leaves(given)

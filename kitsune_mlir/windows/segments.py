@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.results import strides
 from kitsune_mlir.windows.hazards import BOTH, READ, WRITE
 from kitsune_mlir.windows.operators import Kind
-from kitsune_mlir.windows.recording import Op, Segment, call_of
+from kitsune_mlir.windows.recording import Segment, function_of
 from kitsune_mlir.windows.task import Call, extent
 from kitsune_mlir.windows.template import in_order
 
-__all__ = ["CALL_SECONDS", "Entry", "Segments"]
+__all__ = ["CALL_SECONDS", "Compiled", "Entry", "Segments"]
 
 CALL_SECONDS = 30e-6
 """What appending and calling a program costs the host. A segment that PyTorch runs in less is not compiled."""
@@ -29,8 +29,10 @@ better of both would have been, however often it comes."""
 RUNS = 3
 """Runs of a program that are timed before it is compared with PyTorch (on the host)."""
 
-
 NEW = "it has not come often enough"
+
+Compiled = Callable[[Callable[..., Any], Sequence[Any]], Program]
+"""Compiles a function of tensors, with examples."""
 
 
 class Entry:
@@ -46,29 +48,30 @@ class Entry:
         self.seen = 0
         self.why = NEW
         self.program: Program | None = None
-        self._ops, self._outs = segment.ops, segment.outs
+        self._inputs, self._ops, self._outs = len(segment.inputs), segment.ops, segment.outs
         self._cuda = any(t.is_cuda for t in segment.inputs)
         self._replay_seconds = self._program_seconds = float("inf")
         self._runs, self._spent = 0, 0.0
         self._into: list[int] | None = None  # for each result of the program, which of the segment's it is
 
-    def replay(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The calls, one after the other; the values that somebody has."""
-        values: dict[int, Any] = dict(enumerate(inputs))
-        for op in self._ops:
-            given = call_of(op, values)
-            if op.outs:
-                values.update(zip(op.outs, _leaves(given, op), strict=True))
-        return tuple(values[n] for n in self._outs)
+    @functools.cached_property
+    def replay(self) -> Callable[..., tuple[torch.Tensor, ...]]:
+        """The calls, one after the other: from the inputs to the values that somebody has."""
+        return function_of(self._inputs, self._ops, self._outs)
 
-    def call(
-        self, segment: Segment, compiled: Callable[[Callable[..., Any], Sequence[Any]], Program], after: int | None
-    ) -> Call:
-        """A call of it: of its program, if it has one that is faster, or else in PyTorch."""
+    def due(self, after: int | None) -> bool:
+        """Count a run; whether it is time to compile.
+
+        Args:
+            after: how often it has to have come; None: PyTorch has spent as long on it as compiling takes.
+        """
         self.seen += 1
-        due = self._spent >= COMPILE_SECONDS if after is None else self.seen >= after
-        if due and self.why == NEW:
-            self._compile(segment, compiled)
+        return self.why == NEW and (self._spent >= COMPILE_SECONDS if after is None else self.seen >= after)
+
+    def call(self, segment: Segment, compiled: Compiled, after: int | None) -> Call:
+        """A call of it: of its program, if it has one that is faster, or else in PyTorch."""
+        if self.due(after):
+            self.compile(segment, compiled)
         inputs, results = segment.inputs, segment.results
         modes = [BOTH if n in segment.written else READ for n in range(len(inputs))]
         ranges = [*map(extent, inputs, modes), *(extent(result, WRITE) for result in results)]
@@ -76,7 +79,20 @@ class Entry:
         written = [*(inputs[n] for n in segment.written), *results]
         return Call(run, in_order(ranges), None, [*inputs, *results], written)
 
-    def _compile(self, segment: Segment, compiled: Callable[[Callable[..., Any], Sequence[Any]], Program]) -> None:
+    def in_pytorch(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Run its calls now; the results."""
+        start = time.perf_counter()
+        results = self.replay(*inputs)
+        self._took(time.perf_counter() - start)
+        return results
+
+    def in_program(self, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+        """Run its program now, into results."""
+        device = inputs[0].device if inputs else results[0].device
+        self._run_of_program(inputs, results)(torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0)
+
+    def compile(self, segment: Segment, compiled: Compiled) -> None:
+        """Make a program of it, or note why there is none."""
         if segment.aliased:
             self.why = "it changes a tensor that shares memory with another one"
         elif self._replay_seconds < CALL_SECONDS:
@@ -98,9 +114,7 @@ class Entry:
             with below_autograd(stream, inputs):
                 for result, made in zip(results, self.replay(*inputs), strict=True):
                     result.copy_(made)
-            seconds = time.perf_counter() - start
-            self._spent += seconds
-            self._replay_seconds = min(self._replay_seconds, seconds)
+            self._took(time.perf_counter() - start)
 
         return run
 
@@ -128,6 +142,11 @@ class Entry:
             self._judge(time.perf_counter() - start)
 
         return run
+
+    def _took(self, seconds: float) -> None:
+        """PyTorch has run it, in this time."""
+        self._spent += seconds
+        self._replay_seconds = min(self._replay_seconds, seconds)
 
     def _judge(self, seconds: float) -> None:
         """Compare the first runs with PyTorch's; on a GPU they are not over when the call returns."""
@@ -169,10 +188,6 @@ def below_autograd(stream: int, inputs: Sequence[Any]) -> Iterator[None]:
     with torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(keys):
         with torch.cuda.stream(on) if on is not None else contextlib.nullcontext():
             yield
-
-
-def _leaves(given: Any, op: Op) -> Sequence[Any]:
-    return (given,) if isinstance(given, torch.Tensor) else pytree.tree_leaves(given)
 
 
 def _placing(program: Program, segment: Segment) -> list[int] | None:
