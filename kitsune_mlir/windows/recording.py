@@ -227,10 +227,10 @@ def function_of(inputs: int, ops: Sequence[Op], outs: Sequence[int]) -> Callable
         given = [text(one, refs) for one in op.args[1:]] + [f"{name}={text(one, refs)}" for name, one in op.kwargs]
         names[f"f{number}"] = op.func
         call = f"f{number}({', '.join(given)})"
-        if len(op.outs) > 1:
-            call = f"[{', '.join(f'v{n}' for n in op.outs)}] = leaves({call})"
-        elif op.outs:
+        if op.outs and [str(one.type) for one in op.func._schema.returns] == ["Tensor"]:
             call = f"v{op.outs[0]} = {call}"
+        elif op.outs:
+            call = f"[{', '.join(f'v{n}' for n in op.outs)}] = leaves({call})"
         lines.append(f"    {call}")
     lines.append(f"    return ({''.join(f'v{n}, ' for n in outs)})")
     exec("\n".join(lines), names)

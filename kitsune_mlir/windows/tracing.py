@@ -18,7 +18,7 @@ from kitsune_mlir.windows.trace import READERS, Call, Fresh, Node, Places, Read,
 __all__ = ["Root", "Tracer"]
 
 PATHS = 64
-"""Values of one read from which on a function whose reads are floating-point numbers is not traced: it will hardly see them again."""
+"""Values of one read of floating-point numbers, from which on the function is not traced: it will hardly see them again."""
 
 
 class Root(Node):
@@ -207,9 +207,7 @@ class Tracer(Recorder):
         self._at = 0
         self._node = node.next.setdefault(value, Node())
         if len(node.next) > PATHS and isinstance(value, tuple) and value[0] is float:
-            self.give_up(
-                f"a floating-point number is read that had {PATHS} values: compare it on the device, and read the bool"
-            )
+            self.give_up(f"a float is read that had {PATHS} values: compare it on the device, and read the bool")
 
     def _note(self, number: int, tensor: torch.Tensor) -> None:
         """A tensor is the one of this number from now on."""
@@ -226,10 +224,13 @@ class Tracer(Recorder):
         number = self._numbers.get(tensor.untyped_storage().data_ptr()) if tensor.numel() else None
         if number is None:
             meta, root = meta_of(tensor), self.root
-            for number, own in enumerate(root.places):  # it is held, so nothing else can be where it is
-                if own is not None and own.data_ptr() == tensor.data_ptr() and meta_of(own) == meta:
-                    break
-            else:
+            alike = (  # what is held is alone where it is
+                at
+                for at, own in enumerate(root.places)
+                if own is not None and own.data_ptr() == tensor.data_ptr() and meta_of(own) == meta
+            )
+            number = next(alike, None)
+            if number is None:
                 number = root.number(tensor)
             if tensor.numel():
                 self._note(number, tensor)
