@@ -27,6 +27,7 @@ class DirectCall:
     Attributes:
         silent: the output is None, which tells nobody whether the arguments fitted: only `bind` does.
         writes: arguments or weights are changed.
+        weights: their pointers.
         runner, run: what runs the code on pointers of weights, inputs and results, and its method.
     """
 
@@ -45,7 +46,7 @@ class DirectCall:
         self._types = (torch.Tensor, torch.nn.Parameter)
         self.device, self._index = device, device.index
         self.runner, self.run = runner, runner.run
-        self._weights = tuple(t.data_ptr() for t in weights)
+        self.weights = tuple(t.data_ptr() for t in weights)
         self._kept = list(weights)
         self._inputs = [
             (torch.Size(i.shape), torch_dtype(i.dtype), strides(i.shape, i.order) if i.order else None)
@@ -59,7 +60,7 @@ class DirectCall:
         self.assemble = assemble
         self._overwritten = overwritten
         self._places: dict[int, int] = dict(overwritten.pairs)
-        self._seen: Callable[..., bool] | None = None  # quicker than `_fit` for arguments like those that fitted before
+        self._seen: Callable[..., bool] | None = None  # quicker than `fits` for arguments like those that fitted before
         self._misses = 0
         if device.type == "cuda":
             self._current: Callable[[], int] | None = torch._C._cuda_getDevice
@@ -69,7 +70,7 @@ class DirectCall:
         # What torch.compile's own code allocates with; torch.empty_strided takes twice as long.
         self._empty = getattr(torch._C._dynamo.guards, f"_empty_strided_{device.type}", None) or self._plain_empty
         make = _unrolled(self._count, len(self._results))
-        self._new = None if self._places else make(self._weights, self._empty, self._results)
+        self._new = None if self._places else make(self.weights, self._empty, self._results)
 
     def _plain_empty(self, shape: Sequence[int], stride: Sequence[int], dtype: Any) -> Any:
         import torch
@@ -94,7 +95,7 @@ class DirectCall:
         if len(args) != self._count or (self._current is not None and self._current() != self._index):
             return None
         if self._seen is None or not self._seen(*args):
-            if not self._fit(args):
+            if not self.fits(args):
                 return None
             if self._misses < MISSES:
                 self._misses += 1
@@ -102,10 +103,10 @@ class DirectCall:
         try:
             if self._new is not None and into is None:
                 return self._new(args)
-            pointers = [*self._weights, *(tensor.data_ptr() for tensor in args)]
+            pointers = [*self.weights, *(tensor.data_ptr() for tensor in args)]
         except RuntimeError:  # a tensor of torch.func, which has no memory
             return None
-        if any(pointer % ALIGNMENT for pointer in pointers[len(self._weights) :]):
+        if any(pointer % ALIGNMENT for pointer in pointers[len(self.weights) :]):
             return None
         empty = self._empty
         if self._places:
@@ -123,7 +124,7 @@ class DirectCall:
             results = [empty(shape, stride, dtype) for shape, stride, dtype in self._results] if into is None else [*into]
         return (*pointers, *(result.data_ptr() for result in results)), results
 
-    def _fit(self, args: Sequence[Any]) -> bool:
+    def fits(self, args: Sequence[Any]) -> bool:
         """Whether the arguments are tensors as the program wants them."""
         try:
             return all(

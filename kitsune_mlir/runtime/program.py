@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from kitsune_mlir.runtime.results import Overwritten, changed, check_into, empty
 from kitsune_mlir.runtime.runner import Runner
 from kitsune_mlir.runtime.signature import Access, Signature, torch_dtype
 from kitsune_mlir.runtime.structure import structure_of
+from kitsune_mlir.runtime.taken import takers
 from kitsune_mlir.runtime.timeline import Timeline
 from kitsune_mlir.runtime.weights import WeightCopies, placed, without_values
 
@@ -117,6 +119,8 @@ class Program:
             ArgumentError: an argument does not fit; the message names it, what it is and what is wanted.
             TargetError: the program's target cannot be used on this machine.
         """
+        if takers and (output := self._taken(args, kwargs)) is not NotImplemented:
+            return output
         if self._quick is not None and not kwargs:
             self._copies.refresh()
             output = self._quick(args)
@@ -139,7 +143,14 @@ class Program:
         """
         if into is None:
             return self(*args, **kwargs)
+        if takers and (output := self._taken(args, kwargs, into)) is not NotImplemented:
+            return output
         return self._call(args, kwargs, into_leaves(into, self._out_spec))
+
+    def _taken(self, args: Sequence[Any], kwargs: Mapping[str, Any], into: Any = None) -> Any:
+        """The output, where somebody takes this thread's calls."""
+        taker = takers.get(threading.get_ident())
+        return NotImplemented if taker is None else taker(self, args, kwargs, into)
 
     @property
     def most_requests(self) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from kitsune_mlir.runtime.program import Program
+from kitsune_mlir.runtime.taken import taking
 from kitsune_mlir.windows.hazards import BOTH, READ
 from kitsune_mlir.windows.recorder import LENDERS, Recorder
 from kitsune_mlir.windows.recording import Recording
@@ -78,8 +80,11 @@ class Capture(Recorder):
         self.segments: Counter[str] = Counter()
         self.reads = _Reads(self)
         self._hook: Any = None
+        self._programs: Any = None
 
     def __enter__(self) -> Capture:
+        self._programs = taking(self._program)
+        self._programs.__enter__()
         self._hook = torch.nn.modules.module.register_module_forward_hook(self._module_ends)
         self._calls.__enter__()
         self.reads.__enter__()
@@ -89,6 +94,7 @@ class Capture(Recorder):
         self.reads.__exit__(*error)
         self._calls.__exit__(*error)
         self._hook.remove()
+        self._programs.__exit__(*error)
         self.cut()
         self.window.flush()
         if error[0] is None:
@@ -147,6 +153,19 @@ class Capture(Recorder):
         """As there; host calls of a GPU's window are run when they are appended."""
         self._gpu = self._gpu or (self.window.device if tensor.is_cuda else "")
         return super()._elsewhere(tensor)
+
+    def _program(self, program: Program, args: Sequence[Any], kwargs: Mapping[str, Any], into: Any) -> Any:
+        """A call of a program: it is appended too."""
+        if self._off:
+            return NotImplemented
+        self.cut()
+        off, self._off = self._off, True
+        try:
+            output = self.window.append(program, args, kwargs, into).output
+        finally:
+            self._off = off
+        self.segments["a program that was called"] += 1
+        return output
 
     def _module_ends(self, module: Any, args: Any, output: Any) -> None:
         if len(self._recording.ops) >= SHORTEST:

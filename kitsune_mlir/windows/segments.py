@@ -86,10 +86,22 @@ class Entry:
         self._took(time.perf_counter() - start)
         return results
 
-    def in_program(self, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
-        """Run its program now, into results."""
-        device = inputs[0].device if inputs else results[0].device
-        self._run_of_program(inputs, results)(torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0)
+    def in_program(self, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor], stream: int) -> None:
+        """Run its program now, into results, on the current stream, which has this handle."""
+        self._run_of_program(inputs, results)(stream)
+
+    @property
+    def settled(self) -> bool:
+        """Whether its program runs it from now on."""
+        return not self.why and (self._cuda or self._runs >= RUNS)
+
+    @property
+    def placed(self) -> tuple[Program, Sequence[int]] | None:
+        """Its program, and for each of the program's results which of the segment's it is; None where that is not enough to
+        launch it: arguments are changed in place, or results copied."""
+        if self.program is None or self.program.direct is None or self._into is None or min(self._into, default=0) < 0:
+            return None
+        return self.program, self._into
 
     def compile(self, segment: Segment, compiled: Compiled) -> None:
         """Make a program of it, or note why there is none."""

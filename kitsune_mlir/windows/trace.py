@@ -6,12 +6,13 @@ A node is straight-line work: segments of captured calls, and calls that PyTorch
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from kitsune_mlir.runtime.results import changed
+from kitsune_mlir.runtime.results import ALIGNMENT, changed
 from kitsune_mlir.windows.operators import Meta
 from kitsune_mlir.windows.recording import Segment, rebuilt
 from kitsune_mlir.windows.segments import Compiled, Entry
@@ -72,36 +73,70 @@ class Run:
     def __init__(self, entry: Entry, segment: Segment, inputs: Sequence[Ref], results: Sequence[int]):
         self.entry, self.inputs, self.results = entry, tuple(inputs), tuple(results)
         self.segment = segment._replace(inputs=(), results=())
-        self._metas = [(tuple(r.shape), r.stride(), r.dtype, r.device) for r in segment.results]
-        self._plain = [ref.number for ref in inputs] if all(ref.shape is None for ref in inputs) else None
+        self._metas = [meta_of(result) for result in segment.results]
+        self._on_gpu = any(tensor.is_cuda for tensor in (*segment.inputs, *segment.results))
+        self._sizes = [tensor.element_size() for tensor in segment.inputs]
+        self._quick: Callable[[Places, int], bool] | None = None
 
     @property
     def told(self) -> Hashable:
         """What another run has to have, to be the same."""
         return self.segment.key, self.inputs, tuple(self.segment.written)
 
-    def __call__(self, places: Places, compiled: Compiled, after: int | None) -> None:
-        """Run it on the current stream."""
-        own = self._plain
-        inputs = [places[n] for n in own] if own is not None else [at(places, ref) for ref in self.inputs]
-        entry = self.entry
+    def __call__(self, places: Places, stream: int, compiled: Compiled, after: int | None) -> None:
+        """Run it on the current stream, which has this handle."""
+        if self._quick is not None and self._quick(places, stream):
+            return
+        inputs = [at(places, ref) for ref in self.inputs]
+        entry, results = self.entry, self._made
         if entry.due(after):
-            entry.compile(self.segment._replace(inputs=inputs, results=self._made()), compiled)
+            entry.compile(self.segment._replace(inputs=inputs, results=results()), compiled)
         if entry.why:
-            results = [
-                one if one.stride() == meta[1] else torch.empty_strided(*meta[:2], dtype=meta[2], device=meta[3]).copy_(one)
-                for one, meta in zip(entry.in_pytorch(inputs), self._metas, strict=True)
-            ]
+            made = entry.in_pytorch(inputs)
+            own = [one if one.stride() == meta.stride else None for one, meta in zip(made, self._metas, strict=True)]
+            found = [one if same is None else same for one, same in zip(made, own, strict=True)]
+            if None in own:
+                found = [a if a is b else c.copy_(b) for a, b, c in zip(own, made, results(), strict=True)]
         else:
-            results = self._made()
-            entry.in_program(inputs, results)
+            found = results()
+            entry.in_program(inputs, found, stream if self._on_gpu else 0)
             if self.segment.written:
                 changed([inputs[n] for n in self.segment.written])
-        for number, result in zip(self.results, results, strict=True):
+            elif entry.settled and self._quick is None:
+                self._quick = self._unrolled(inputs)
+        for number, result in zip(self.results, found, strict=True):
             places[number] = result
 
     def _made(self) -> list[torch.Tensor]:
-        return [torch.empty_strided(*meta[:2], dtype=meta[2], device=meta[3]) for meta in self._metas]
+        return [torch.empty_strided(m.shape, m.stride, dtype=m.dtype, device=m.device) for m in self._metas]
+
+    def _unrolled(self, inputs: Sequence[torch.Tensor]) -> Callable[[Places, int], bool]:
+        """A launch of the program, a line for each tensor: they are always like these. It gives False where it cannot be
+        launched so."""
+        ways = self.entry.placed
+        if ways is None or (direct := ways[0].direct) is None or not direct.fits(inputs):
+            return lambda places, stream: False
+        program, into = ways
+        names: dict[str, Any] = {"program": program}
+        lines = ["def run(places, stream):", "    direct = program.direct", "    if direct is None: return False"]
+        addresses = []
+        for n, (ref, size) in enumerate(zip(self.inputs, self._sizes, strict=True)):
+            lines.append(f"    p{n} = places[{ref.number}].data_ptr() + {ref.offset * size}")
+            addresses.append(f"p{n}")
+        lines.append(f"    if ({' | '.join(addresses) or 0}) % {ALIGNMENT}: return False")
+        for n, (number, meta) in enumerate(zip(self.results, self._metas, strict=True)):
+            quick = getattr(torch._C._dynamo.guards, f"_empty_strided_{meta.device.type}", None)
+            plain = functools.partial(torch.empty_strided, device=meta.device)
+            names[f"e{n}"] = quick or (lambda shape, stride, dtype, plain=plain: plain(shape, stride, dtype=dtype))
+            names[f"s{n}"], names[f"t{n}"], names[f"d{n}"] = meta[:3]
+            lines.append(f"    places[{number}] = r{n} = e{n}(s{n}, t{n}, d{n})")
+        made = [f"r{n}.data_ptr()" for n in into]
+        lines.append(
+            f"    direct.run((*direct.weights, {''.join(f'{one}, ' for one in (*addresses, *made))}), {'stream' if self._on_gpu else 0})"
+        )
+        lines.append("    return True")
+        exec("\n".join(lines), names)
+        return names["run"]
 
 
 class Call(NamedTuple):
@@ -118,7 +153,7 @@ class Call(NamedTuple):
         """What another call has to have, to be the same."""
         return self[:4]
 
-    def __call__(self, places: Places, compiled: Compiled, after: int | None) -> None:
+    def __call__(self, places: Places, stream: int, compiled: Compiled, after: int | None) -> None:
         """Make it."""
         tensors = iter([at(places, ref) for ref in self.refs])
         args = rebuilt(self.args, tensors)
@@ -139,7 +174,7 @@ class Fresh(NamedTuple):
         """What another one has to have, to be the same."""
         return meta_of(self.value)
 
-    def __call__(self, places: Places, compiled: Compiled, after: int | None) -> None:
+    def __call__(self, places: Places, stream: int, compiled: Compiled, after: int | None) -> None:
         """Make it."""
         places[self.number] = self.value.clone()
 

@@ -74,7 +74,8 @@ class TraceTree:
                 root = self._roots.get(key)
         except TypeError:  # a value that cannot be compared, or a tensor whose memory is not its own
             return self._as_is(args, kwargs)
-        if root is not None and root.why:
+        elsewhere = root is not None and root.gpu is not None and torch._C._cuda_getDevice() != root.gpu
+        if root is not None and (root.why or elsewhere):
             return self._as_is(args, kwargs)
         with self._lock:
             if root is None:
@@ -111,12 +112,12 @@ class TraceTree:
         places: Places = [*root.places]
         places[: len(tensors)] = tensors
         before = [(places[n], places[n].clone()) for n in root.written] if root.written and root.read else ()
-        compiled, after, node = self._compiled, self._after, root
+        compiled, after, stream, node = self._compiled, self._after, root.stream, root
         while node.output is None:
             if (read := node.read) is None:
                 break
             for item in node.items:
-                item(places, compiled, after)
+                item(places, stream, compiled, after)
             following: Node | None = node.next.get(read(places))
             if following is None:
                 break
@@ -126,7 +127,7 @@ class TraceTree:
                 tensor.copy_(own)
             return None
         for item in node.items:
-            item(places, compiled, after)
+            item(places, stream, compiled, after)
         leaves, spec = node.output
         return [at(places, one) if type(one) is Ref else one for one in leaves], spec
 

@@ -9,6 +9,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from kitsune_mlir.runtime.program import Program
+from kitsune_mlir.runtime.taken import taking
 from kitsune_mlir.windows.capture import LOOKERS, known_segments
 from kitsune_mlir.windows.hazards import READ
 from kitsune_mlir.windows.recorder import LENDERS, Recorder
@@ -30,6 +32,7 @@ class Root(Node):
         places: the tensors of a run by number: None, but for those from outside, which are held.
         written: numbers of the arguments and tensors from outside that some run changes.
         runs: how many were recorded.
+        gpu: the index of the GPU that it runs on; None on the host.
     """
 
     def __init__(self, arguments: int):
@@ -39,6 +42,12 @@ class Root(Node):
         self.places: Places = [None] * arguments
         self.written: set[int] = set()
         self.runs = 0
+        self.gpu: int | None = None
+
+    @property
+    def stream(self) -> int:
+        """The handle of the current stream; 0 on the host."""
+        return 0 if self.gpu is None else torch._C._cuda_getCurrentRawStream(self.gpu)
 
     def number(self, tensor: torch.Tensor | None = None) -> int:
         """A new number, of a tensor from outside where one is given."""
@@ -56,6 +65,7 @@ class Tracer(Recorder):
     def __init__(self, root: Root, tensors: Sequence[torch.Tensor], after: int | None, options: Mapping[str, Any] | None):
         super().__init__(after, options)
         self.reads = _Reads(self)
+        self._programs = taking(self._program)
         self.root = root
         self._node: Node = root
         self._at = 0
@@ -66,6 +76,7 @@ class Tracer(Recorder):
             self._note(number, tensor)
 
     def __enter__(self) -> Tracer:
+        self._programs.__enter__()
         self._calls.__enter__()
         self.reads.__enter__()
         return self
@@ -73,6 +84,7 @@ class Tracer(Recorder):
     def __exit__(self, *error: Any) -> None:
         self.reads.__exit__(*error)
         self._calls.__exit__(*error)
+        self._programs.__exit__(*error)
         if error[0] is not None and (segment := self._recording.finish()) is not None:  # what eager had done before
             for result, made in zip(segment.results, known_segments().of(segment).replay(*segment.inputs), strict=True):
                 result.copy_(made)
@@ -108,7 +120,7 @@ class Tracer(Recorder):
             outside = (inputs[n].number for n in segment.written)
             self.root.written.update(n for n in outside if n < self.root.arguments or self.root.places[n] is not None)
             self._grow()
-            run(self._places, self.compiled, self._after)
+            run(self._places, self.root.stream, self.compiled, self._after)
             for result, number in zip(segment.results, numbers, strict=True):
                 result.copy_(self._places[number])
                 self._note(number, result)
@@ -135,6 +147,13 @@ class Tracer(Recorder):
         """Others get a tensor's memory, or its text is made."""
         self.give_up(f"Tensor.{name} is called")
         self.settle(tensors, READ)
+
+    def _program(self, program: Program, *call: Any) -> Any:
+        """A call of a program."""
+        if not self._off:
+            self.give_up("a program is called")
+            self.cut()
+        return NotImplemented
 
     def take(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if self._off:
@@ -180,6 +199,11 @@ class Tracer(Recorder):
         for number, one in zip(numbers, results, strict=True):
             self._branch(Read(Ref(number)), meta_of(one))
         return made
+
+    def _elsewhere(self, tensor: torch.Tensor) -> str:
+        if tensor.is_cuda and self.root.gpu is None:
+            self.root.gpu = tensor.device.index
+        return super()._elsewhere(tensor)
 
     def _known(self) -> Any:
         """The item that was recorded here, if there is one."""

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
+import kitsune_mlir
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.windows import capture, segments
 from kitsune_mlir.windows.capture import window
@@ -299,3 +300,17 @@ def test_results_are_known_before_they_are_computed(dtype: torch.dtype):
 
 def _meta(tensor: torch.Tensor) -> Meta:
     return Meta(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
+
+
+def test_programs_that_are_called_read_what_is_captured():
+    program = kitsune_mlir.compile(lambda x, y: torch.tanh(x) + y, (torch.randn(3, 5), torch.randn(3, 5)))
+    into = torch.empty(3, 5)
+    with torch.no_grad():
+        x = torch.randn(3, 5)
+        wanted = torch.tanh(torch.tanh(x * 2) + x) + x * 2
+        with window() as captured:
+            y = x * 2
+            z = program(y, x)
+            program.run(z, y, into=into)
+            z.zero_()
+        assert torch.allclose(into, wanted) and not z.any() and captured.segments["a program that was called"] == 2

@@ -1,0 +1,195 @@
+"""What `kitsune_mlir.trace_tree` runs again is what the function does: values, aliasing, changes in place, errors."""
+
+import itertools
+import random
+
+import pytest
+import torch
+
+import kitsune_mlir
+from bench.requests.window_nets import NETS
+from kitsune_mlir.windows import capture
+from kitsune_mlir.windows.trace_tree import trace_tree
+from test.unit.test_window_capture import NEVER, random_program
+
+
+@pytest.fixture(autouse=True)
+def nothing_known():
+    capture.forget()
+    with torch.no_grad():
+        yield
+
+
+def same(found, wanted, near=0.0):
+    """Whether outputs are equal: tensors in value, dtype, shape and strides."""
+    for one, other in zip(found, wanted, strict=True):
+        if isinstance(one, torch.Tensor):
+            assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
+            torch.testing.assert_close(one, other, rtol=near, atol=near, equal_nan=True)
+        else:
+            assert type(one) is type(other) and (one == other or near), (one, other)
+    return True
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_networks_that_read_values(name):
+    torch.manual_seed(0)
+    draw = random.Random(0)
+    model, make = NETS[name].make(True)
+    model.eval()
+    traced = trace_tree(model, after=NEVER)
+    given = [make(draw) for _ in range(4)]
+    wanted = [model(x) for x in given]
+    for _ in range(2):
+        for x, (value, path) in zip(given, wanted, strict=True):
+            found, taken = traced(x)
+            assert taken == path
+            torch.testing.assert_close(found, value)
+    assert traced.calls["replayed"] >= 4 and not traced.calls["run as they are"]
+
+
+def test_random_programs():
+    replayed = recorded = 0
+    for seed in range(60):
+
+        def program(*tensors, seed=seed):
+            return [one for one in random_program(seed, list(tensors))[1:]]
+
+        traced = trace_tree(program, after=NEVER)
+        for number in range(3):
+            torch.manual_seed(seed if number < 2 else number)
+            given = [torch.randn(3, 4), torch.randn(3, 4), torch.randn(4)]
+            own = [one.clone() for one in given]
+            assert same(traced(*given), program(*own))
+            assert same(given, own)
+        replayed, recorded = replayed + traced.calls["replayed"], recorded + traced.calls["recorded"]
+    assert replayed > 30 and recorded > 60
+
+
+def test_compiled_segments_are_launched_by_addresses_alone():
+    weight, bias = torch.randn(24, 24), torch.randn(24)
+
+    def f(x, y):
+        z = torch.tanh(x @ weight + bias) + y[1:]
+        if bool(z.sum() > 0):
+            return torch.relu(z).T, z
+        return torch.sigmoid(z * 2)[:, ::2] * 3, z
+
+    traced = trace_tree(f, after=1)
+    draw = [(torch.randn(7, 24), torch.randn(8, 24)) for _ in range(12)]
+    for x, y in itertools.chain(draw, draw):
+        assert same(traced(x, y), f(x, y), 1e-5)
+    bias.add_(1)  # tensors from outside may change
+    for x, y in draw:
+        assert same(traced(x, y), f(x, y), 1e-5)
+
+
+def test_what_was_changed_is_restored_where_a_path_is_new():
+    state = torch.zeros(4)
+
+    def f(x, step):
+        x.mul_(2)
+        state.add_(step)
+        if int(state.sum()) % 3 == 0:
+            x.add_(1)
+        return x + state
+
+    plain_state = torch.zeros(4)
+
+    def plain(x, step):
+        x.mul_(2)
+        plain_state.add_(step)
+        if int(plain_state.sum()) % 3 == 0:
+            x.add_(1)
+        return x + plain_state
+
+    traced = trace_tree(f, after=NEVER)
+    for number in range(9):
+        x = torch.randn(4)
+        own = x.clone()
+        step = torch.full((4,), float(number % 3))
+        assert same([traced(x, step), x, state], [plain(own, step), own, plain_state])
+    assert traced.calls["replayed"] and traced.calls["recorded"] > 2
+
+
+def test_outputs_are_what_eager_gives():
+    buffer = torch.randn(3)
+
+    def f(x, flag):
+        made = torch.tensor([1.0, 2.0, 3.0]).mul_(2)
+        made += x
+        return {"view": x[1:], "same": x, "outside": buffer, "made": made, "none": None, "flag": flag, "empty": x[:0] * 2}
+
+    traced = trace_tree(f, after=NEVER)
+    for flag in (True, True, 1, 1):
+        x = torch.randn(3)
+        found = traced(x, flag)
+        assert found["same"] is x and found["outside"] is buffer and found["flag"] is flag and found["none"] is None
+        assert found["view"].data_ptr() == x[1:].data_ptr() and found["empty"].shape == (0,)
+        assert found["made"].equal(torch.tensor([2.0, 4.0, 6.0]) + x)
+    assert traced.calls == {"recorded": 2, "replayed": 2}
+
+
+@pytest.mark.parametrize(
+    ("what", "f"),
+    {
+        "random numbers": lambda x: x + torch.randn(3),
+        "Tensor.numpy": lambda x: torch.from_numpy((x + 1).numpy() * 2),
+        "changes an argument": lambda x: torch.add(x, 1, out=torch.empty(3)),
+        "compare it on the device": lambda x: x * float(x.sum()),
+    }.items(),
+)
+def test_what_is_not_traced_is_run_as_it_is(what, f):
+    traced = trace_tree(f, after=NEVER)
+    for number in range(70):
+        x = torch.full((3,), 0.1 * number)
+        torch.manual_seed(0)
+        found = traced(x)
+        torch.manual_seed(0)
+        assert found.equal(f(x))
+    assert traced.calls["run as they are"] and what in traced.explain()
+
+
+def test_an_impure_function_is_noticed():
+    calls = itertools.count()
+
+    def f(x):
+        flag = bool(x.sum() > 0)
+        return x + 1 if next(calls) % 2 else torch.relu(x) * (2 if flag else 3)
+
+    traced = trace_tree(f, after=NEVER)
+    for value in (1.0, -1.0, 1.0, -1.0, 0.5, float("nan")):
+        traced(torch.full((3,), value))
+    assert "are the same" in traced.explain() or traced.calls["replayed"]
+
+
+def test_gradients_windows_and_odd_arguments_are_run_as_they_are():
+    traced = trace_tree(lambda x, *more: torch.tanh(x) * 2, after=NEVER)
+    x = torch.randn(5)
+    with torch.enable_grad():
+        y = traced(x.clone().requires_grad_())
+        assert y.requires_grad
+    with kitsune_mlir.window():
+        inside = traced(x)
+    assert inside.equal(torch.tanh(x) * 2)
+    traced(x, x[1:]), traced(x, {1, 2})
+    assert traced.calls == {"run as they are": 4}
+
+
+def test_an_error_leaves_what_came_before_it():
+    def f(x):
+        x.add_(1)
+        if bool(x.sum() > 100):
+            x.mul_(2)
+            raise ValueError("too large")
+        return x * 2
+
+    traced = trace_tree(f, after=NEVER)
+    for start in (0.0, 0.0, 50.0, 50.0, 0.0):
+        x = torch.full((4,), start)
+        if start:
+            with pytest.raises(ValueError, match="too large"):
+                traced(x)
+            assert x.equal(torch.full((4,), 2 * (start + 1)))
+        else:
+            assert traced(x).equal(torch.full((4,), 2.0)) and x.equal(torch.ones(4))
