@@ -131,9 +131,8 @@ class Run:
             names[f"s{n}"], names[f"t{n}"], names[f"d{n}"] = meta[:3]
             lines.append(f"    places[{number}] = r{n} = e{n}(s{n}, t{n}, d{n})")
         made = [f"r{n}.data_ptr()" for n in into]
-        lines.append(
-            f"    direct.run((*direct.weights, {''.join(f'{one}, ' for one in (*addresses, *made))}), {'stream' if self._on_gpu else 0})"
-        )
+        pointers = "".join(f"{one}, " for one in (*addresses, *made))
+        lines.append(f"    direct.run((*direct.weights, {pointers}), {'stream' if self._on_gpu else 0})")
         lines.append("    return True")
         exec("\n".join(lines), names)
         return names["run"]
