@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -13,13 +13,16 @@ from torch.utils._pytree import tree_flatten_with_path, tree_leaves
 
 from kitsune_mlir import pipeline
 from kitsune_mlir.dynamo.exported import compile_exported, has_changing_sizes
+from kitsune_mlir.dynamo.exported_gradients import compile_gradients
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.frontend import opened
 from kitsune_mlir.frontend.export import export, parameter_names
+from kitsune_mlir.frontend.imported import ImportedModel
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.options import Options, options_of
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.settings import choose_target
+from kitsune_mlir.sized.gradient_program import GradientProgram
 from kitsune_mlir.sized.program import SizedProgram
 
 __all__ = ["compile"]
@@ -36,6 +39,7 @@ def compile(
     target: str = "auto",
     options: Options | Mapping[str, Any] | None = None,
     dynamic: None = None,
+    gradients: Literal[False] = False,
 ) -> Program: ...
 
 
@@ -48,7 +52,21 @@ def compile(
     target: str = "auto",
     options: Options | Mapping[str, Any] | None = None,
     dynamic: Sizes,
+    gradients: Literal[False] = False,
 ) -> SizedProgram: ...
+
+
+@overload
+def compile(
+    model: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    target: str = "auto",
+    options: Options | Mapping[str, Any] | None = None,
+    dynamic: None = None,
+    gradients: Literal[True],
+) -> GradientProgram: ...
 
 
 def compile(
@@ -59,6 +77,7 @@ def compile(
     target: str = "auto",
     options: Options | Mapping[str, Any] | None = None,
     dynamic: Sizes | None = None,
+    gradients: bool = False,
 ) -> Any:
     """Compile a model for the shapes and dtypes of example arguments, or for many sizes.
 
@@ -72,9 +91,12 @@ def compile(
         dynamic: the sizes that change, by names or positions of arguments, as torch.export's `dynamic_shapes` has them:
             `{"x": {0: torch.export.Dim("n", max=4096)}}`. One Dim at several places is one size. An `ExportedProgram` with such
             sizes has its own.
+        gradients: compile the backward, too: of parameters and example arguments that need gradients (`requires_grad`). The
+            model is in the mode that it is in, training or evaluation. Not with sizes that change.
 
     Returns:
-        A `Program`, or with sizes that change a `SizedProgram`: it is called like one, and serves all sizes.
+        A `Program`; with sizes that change a `SizedProgram`: it is called like one, and serves all sizes; with gradients a
+        `GradientProgram`, whose results `backward()` can be called on.
 
     Raises:
         FrontendError: the model cannot be imported (names the operator and the source line).
@@ -88,6 +110,8 @@ def compile(
     """
     held, example, named = opened(model, args, kwargs)
     exported = isinstance(held, ExportedProgram)
+    if gradients:
+        return _with_gradients(held, example, named, target, options, dynamic)
     if dynamic is None and not (exported and has_changing_sizes(held)):
         return pipeline.compile(held, example, named, target=target, options=options)
     if dynamic is not None and not (isinstance(held, torch.nn.Module) or (callable(held) and not exported)):
@@ -101,6 +125,22 @@ def compile(
         assert isinstance(held, ExportedProgram)
         program, bound = held, {}
     return compile_exported(program, machine, chosen, parameter_names(held, len(example)), names, bound)
+
+
+def _with_gradients(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: str, options: Any, dynamic: Sizes | None
+) -> GradientProgram:
+    if isinstance(model, ImportedModel):
+        raise ArgumentError("'gradients' is for modules, functions and programs of torch.export; this file holds another model")
+    if dynamic is not None or (isinstance(model, ExportedProgram) and has_changing_sizes(model)):
+        raise ArgumentError("a program with gradients is for fixed sizes; torch.compile has programs for sizes that change")
+    leaves = tree_leaves((args, kwargs))
+    machine = find_target(choose_target(model, leaves) if target == "auto" else target)
+    program, bound = export(model, args, kwargs)
+    if isinstance(model, ExportedProgram) and model.example_inputs is not None:
+        leaves = tree_leaves(model.example_inputs)
+    trained = [n for n, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    return compile_gradients(program, machine, options_of(options), trained, parameter_names(model, len(args)), bound)
 
 
 def _dynamic_shapes(

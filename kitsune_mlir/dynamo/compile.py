@@ -32,8 +32,9 @@ from kitsune_mlir.runtime.arguments import copied_uncounted
 from kitsune_mlir.runtime.weights import WeightCopy
 from kitsune_mlir.sized.part import Part
 
-__all__ = ["compile_graph", "copies_in"]
+__all__ = ["DRAWS", "compile_graph", "copies_in"]
 
+DRAWS = "it draws random numbers, which PyTorch does"
 ROUNDS = 24
 """Partitions that are tried, each without an operator that the one before had to give up."""
 
@@ -180,7 +181,7 @@ def _reason(node: fx.Node, refused: dict[str, str]) -> str | None:
     if target.namespace not in NAMESPACES:
         return "it is an operator of a library, which PyTorch runs"
     if is_random(node):
-        return "it draws random numbers, which PyTorch does"
+        return DRAWS
     if target._schema.is_mutable:
         return "it changes a tensor in place"
     if str(target) in refused:

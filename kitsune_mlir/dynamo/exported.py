@@ -11,15 +11,15 @@ import sympy
 import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from kitsune_mlir.dynamo.above_autograd import composites_replaced
 from kitsune_mlir.dynamo.compile import compile_graph
+from kitsune_mlir.dynamo.flat_graph import FlatGraph, flat_graph
 from kitsune_mlir.dynamo.graph_options import GraphOptions
 from kitsune_mlir.dynamo.report import GraphReport, logger
 from kitsune_mlir.dynamo.shapes import Specialized, is_symbolic
 from kitsune_mlir.dynamo.torch_api import aot_autograd, boxed, compiling, fake_inputs, traced_outputs, tracing_context
-from kitsune_mlir.errors import CompileError, DynamicShapeError, FrontendError, KitsuneError
+from kitsune_mlir.errors import CompileError, FrontendError, KitsuneError
 from kitsune_mlir.frontend.aten import traced_table
 from kitsune_mlir.frontend.imported import dtype_name
 from kitsune_mlir.frontend.rows.axes import expression, plain, size_at
@@ -29,15 +29,13 @@ from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.results import strides
 from kitsune_mlir.runtime.signature import Weight
 from kitsune_mlir.runtime.structure import structure_text
-from kitsune_mlir.sized.program import Compiled, SizedProgram
+from kitsune_mlir.sized.compiled import Compiled
+from kitsune_mlir.sized.program import SizedProgram
 from kitsune_mlir.sized.signature import Range, SizedInput, SizedSignature
 
 __all__ = ["compile_exported", "has_changing_sizes"]
 
 aten = torch.ops.aten
-
-_WEIGHTS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
-_CHANGES = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
 Names = Mapping[tuple[int, int], str]
 """What sizes are called, by the position of a leaf of the arguments and its dimension."""
@@ -46,25 +44,6 @@ Names = Mapping[tuple[int, int], str]
 def has_changing_sizes(program: ExportedProgram) -> bool:
     """Whether an input has a size that is not known."""
     return is_symbolic(program.graph_module)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Captured:
-    """A program as a graph of ATen's operators, as AOTAutograd gives it.
-
-    Attributes:
-        graph: of weights, then of the caller's tensors.
-        weights: by name.
-        kinds: of weights.
-        inputs: names and positions of the other inputs.
-        fixed: leaves of the arguments that are no tensors.
-    """
-
-    graph: fx.GraphModule
-    weights: Mapping[str, Tensor]
-    kinds: Mapping[str, str]
-    inputs: Sequence[tuple[str, int]]
-    fixed: Sequence[tuple[int, Any]]
 
 
 def compile_exported(
@@ -127,58 +106,19 @@ def compile_exported(
     return SizedProgram(machine.name, signature, captured.weights, found, device, seconds, specs)
 
 
-def _captured(program: ExportedProgram, bound: Mapping[int, Any]) -> _Captured:
-    """A program's graph, flat, functional but for writes to inputs at its end, decomposed."""
-    graph = fx.Graph()
-    copied: dict[fx.Node, fx.Node] = {}
-    returned: Any = graph.graph_copy(program.graph, copied)  # type: ignore[arg-type]
-    signature = program.graph_signature
-    places = {node.name: copied[node] for node in program.graph.find_nodes(op="placeholder")}
-    weights, kinds, inputs, fixed, position = dict[str, Tensor](), dict[str, str](), [], [], 0
-    for spec in signature.input_specs:
-        node = places[spec.arg.name]
-        if spec.kind in _WEIGHTS and (spec.kind is not InputKind.PARAMETER or node.users):
-            name = str(spec.target)
-            if not node.users:
-                graph.erase_node(node)
-                continue
-            held = program.state_dict if name in program.state_dict else program.constants
-            weights[name], kinds[name] = held[name], _WEIGHTS[spec.kind]  # type: ignore[assignment]
-        elif spec.kind in _WEIGHTS:
-            graph.erase_node(node)
-        elif spec.kind is InputKind.USER_INPUT and isinstance(spec.arg, ConstantArgument):
-            if node.users:
-                node.replace_all_uses_with(spec.arg.value)  # type: ignore[arg-type]
-            graph.erase_node(node)
-            fixed.append((position, bound.get(position, spec.arg.value)))
-            position += 1
-        elif spec.kind is InputKind.USER_INPUT and isinstance(node.meta.get("val"), Tensor):
-            inputs.append((spec.arg.name, position))
-            position += 1
-        elif spec.kind is InputKind.USER_INPUT:
-            value = f"input '{spec.arg.name}' is a number that changes; only sizes of tensors may"
-            raise DynamicShapeError(value, value=spec.arg.name)
-        else:
-            raise FrontendError(f"input '{spec.arg.name}' is no tensor but a {spec.kind.name.lower()}")
-    outputs = []
-    for spec, value in zip(signature.output_specs, returned, strict=True):
-        if spec.kind is OutputKind.USER_OUTPUT:
-            outputs.append(value)
-        elif spec.kind in _CHANGES:
-            target = next(s.arg.name for s in signature.input_specs if spec.target in (s.target, s.arg.name))
-            graph.call_function(aten.copy_.default, (places[target], value)).meta["val"] = places[target].meta["val"]
-        else:
-            raise FrontendError(f"an output of the program is a {spec.kind.name.lower()}")
-    graph.output(tuple(outputs))
+def _captured(program: ExportedProgram, bound: Mapping[int, Any]) -> FlatGraph:
+    """A program's graph, functional but for writes to inputs at its end, decomposed."""
+    flat = flat_graph(program, bound)
+    gm = flat.graph
+    outputs = len(next(iter(gm.graph.find_nodes(op="output"))).args[0])  # type: ignore[arg-type]
     found: list[fx.GraphModule] = []
 
     def take(gm: fx.GraphModule, _: Any) -> Callable[..., Any]:
         found.append(gm)
-        if traced_outputs() != len(outputs):
+        if traced_outputs() != outputs:
             raise FrontendError("the model changes an input's size or strides, which programs for many sizes cannot")
         return boxed(gm.forward)
 
-    gm = fx.GraphModule(program.graph_module, graph)
     compiled = aot_autograd(
         fw_compiler=take, inference_compiler=take, decompositions=traced_table(late=True), keep_inference_input_mutations=True
     )
@@ -189,16 +129,16 @@ def _captured(program: ExportedProgram, bound: Mapping[int, Any]) -> _Captured:
             raise
         except Exception as error:  # PyTorch's own assertions among them
             raise FrontendError(f"AOTAutograd cannot trace the program: {type(error).__name__}: {error}") from error
-    if len(found[0].graph.find_nodes(op="placeholder")) != len(weights) + len(inputs):
+    if len(found[0].graph.find_nodes(op="placeholder")) != len(flat.weights) + len(flat.inputs):
         raise FrontendError("the model changes an input that is another one's view, which programs for many sizes cannot")
-    return _Captured(found[0], weights, kinds, inputs, fixed)
+    return dataclasses.replace(flat, graph=found[0])
 
 
 Examples = Callable[[Mapping[str, int]], list[Tensor]]
 
 
 def _described(
-    program: ExportedProgram, captured: _Captured, run: Specialized, names: Names, parameters: Sequence[str]
+    program: ExportedProgram, captured: FlatGraph, run: Specialized, names: Names, parameters: Sequence[str]
 ) -> tuple[SizedSignature, Examples]:
     """The calling convention; and arguments like those that it was exported with, of sizes that are asked for."""
     count, nodes = len(captured.weights), list(captured.graph.graph.find_nodes(op="placeholder"))
@@ -232,7 +172,7 @@ def _described(
     return signature, examples
 
 
-def _range(program: ExportedProgram, captured: _Captured, run: Specialized, symbol: str, names: Names) -> Range:
+def _range(program: ExportedProgram, captured: FlatGraph, run: Specialized, symbol: str, names: Names) -> Range:
     limits = next((r for s, r in program.range_constraints.items() if str(s) == symbol), None)
     least, most = (limits.lower, limits.upper) if limits is not None else (1, sympy.oo)
     n, dim, _ = run.known.places[symbol]

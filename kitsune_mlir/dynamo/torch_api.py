@@ -21,6 +21,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 from torch.utils._python_dispatch import _disable_current_modes
 
+from kitsune_mlir.errors import FrontendError
+
 __all__ = [
     "aot_autograd",
     "as_inference",
@@ -29,6 +31,7 @@ __all__ = [
     "compiled_bytes",
     "compiled_of",
     "compiling",
+    "differentiable_outputs",
     "fake_inputs",
     "graph_bytes",
     "graph_of",
@@ -206,6 +209,23 @@ def traced_outputs() -> int:
     """How many outputs the inference graph at hand gives, those among them that are written back into inputs."""
     metadata = _metadata()
     return len(metadata.output_info) + metadata.num_mutated_inp_runtime_indices
+
+
+def differentiable_outputs() -> list[int]:
+    """Numbers of the outputs of the graph at hand, a forward, that have gradients.
+
+    Raises:
+        FrontendError: an output shares memory with an input or another output, or an input that has gradients is changed.
+    """
+    metadata = _metadata()
+    if metadata.num_mutated_inp_runtime_indices:
+        raise FrontendError("the model changes an input or a parameter that has gradients, or the size or strides of one")
+    for n, info in enumerate(metadata.output_info):
+        if info.output_type.name in ("alias_of_input", "is_input"):
+            raise FrontendError(f"output {n} is an input, or a view of one; return a clone of it")
+        if info.output_type.name not in ("non_alias", "unsafe_view_alias", "custom_function_view"):
+            raise FrontendError(f"output {n} shares memory with another output; return a clone of it")
+    return [n for n, info in enumerate(metadata.output_info) if info.requires_grad]
 
 
 def inductor_compiled(gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:

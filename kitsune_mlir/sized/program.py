@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -20,32 +20,15 @@ from kitsune_mlir.runtime.results import in_order, into_leaves
 from kitsune_mlir.runtime.signature import Access, torch_dtype
 from kitsune_mlir.runtime.structure import structure_of
 from kitsune_mlir.runtime.timeline import Timeline
+from kitsune_mlir.sized.compiled import Compiled
 from kitsune_mlir.sized.expressions import size_at
-from kitsune_mlir.sized.known import Known
 from kitsune_mlir.sized.signature import Range, SizedInput, SizedSignature
 from kitsune_mlir.sized.write import write_sized
 
-__all__ = ["Compiled", "SizedProgram"]
+__all__ = ["SizedProgram"]
 
 MOST_SHAPES = 4096
 """Sets of shapes of which it is held that they fit."""
-
-
-@dataclasses.dataclass
-class Compiled:
-    """What there is of a model.
-
-    Attributes:
-        run: of weights and inputs, flat, gives the outputs, flat.
-        known: all of it.
-        programs: gives what there is now, with the sizes that each is for, in words.
-        why: why sizes are not padded to larger ones; empty where they are.
-    """
-
-    run: Callable[..., Sequence[Any]]
-    known: Known
-    programs: Callable[[], Sequence[tuple[str, Program]]]
-    why: str = ""
 
 
 class SizedProgram:
@@ -137,7 +120,7 @@ class SizedProgram:
             lines.append(f"A program for each size, as rows are not independent: {self.compiled.why}")
         return "\n\n".join(["\n".join(lines), *(f"{words}:\n{p.explain()}" for words, p in self.compiled.programs())])
 
-    def with_weights(self, weights: Mapping[str, Tensor]) -> SizedProgram:
+    def with_weights(self, weights: Mapping[str, Tensor]) -> Self:
         """The same code with other weights, by name; those that are not given stay. This program stays as it is.
 
         Raises:
@@ -146,9 +129,10 @@ class SizedProgram:
         if unknown := weights.keys() - {weight.name for weight in self.signature.weights}:
             names = ", ".join(sorted(weight.name for weight in self.signature.weights))
             raise ArgumentError(f"the program has no weight '{min(unknown)}'; its weights are {names or 'none'}")
-        specs = self._structure.spec, self._out_spec
-        held = {**self.weights, **weights}
-        return SizedProgram(self.target, self.signature, held, self.compiled, self._device, self.seconds, specs)
+        other = copy.copy(self)
+        other.weights = {**self.weights, **weights}
+        other._held = [other._weight(weight) for weight in self.signature.weights]
+        return other
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on tensors of sizes that are in their ranges.
@@ -168,6 +152,10 @@ class SizedProgram:
             self._check(tensors)
             if key is not None and len(self._fits) < MOST_SHAPES:
                 self._fits.add(key)
+        return pytree.tree_unflatten(self._outputs(tensors), self._out_spec)
+
+    def _outputs(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """The leaves of what a call returns, for inputs that fit."""
         given, changed = [], []
         for tensor, one in zip(tensors, self.signature.inputs, strict=True):
             own = tensor.detach().resolve_conj().resolve_neg()
@@ -179,7 +167,7 @@ class SizedProgram:
             results = self.compiled.run(*self._held, *given)
             for own, ordered in changed:
                 own.copy_(ordered)
-        return pytree.tree_unflatten(self._as_given(results, given, tensors), self._out_spec)
+        return self._as_given(results, given, tensors)
 
     def run(self, *args: Any, into: Any = None, **kwargs: Any) -> Any:
         """As a call, with results written where the caller says.
@@ -222,10 +210,8 @@ class SizedProgram:
             OSError: the file cannot be written.
             PackageError: the model has a structure or a weight that a file cannot hold.
         """
-        signature, compiled = self.signature, self.compiled
-        stored = {w.name: self.weights[w.name] for w in signature.weights if weights or w.kind == "constant"}
-        what = self.target, self._device.type, signature, compiled.known, compiled.programs(), compiled.why, stored
-        write_sized(path, *what, ir)
+        stored = {w.name: self.weights[w.name] for w in self.signature.weights if weights or w.kind == "constant"}
+        write_sized(path, self.target, self._device.type, self.signature, self.compiled, stored, ir)
 
     def _as_given(self, results: Sequence[Any], given: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Any]:
         """Results, in which the caller's own tensors, and the model's, are themselves."""

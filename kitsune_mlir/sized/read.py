@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.archive import Archive, readable
@@ -16,11 +15,13 @@ from kitsune_mlir.runtime.package import WEIGHTS, manifest_of, members_of
 from kitsune_mlir.runtime.packed import unpacked
 from kitsune_mlir.runtime.plain import record
 from kitsune_mlir.runtime.structure import structure_of
+from kitsune_mlir.sized.compiled import Backward, Compiled
+from kitsune_mlir.sized.gradient_program import GradientProgram
 from kitsune_mlir.sized.known import Known, exact_key
 from kitsune_mlir.sized.padded import PaddedCall
 from kitsune_mlir.sized.padded_input import PaddedInput
 from kitsune_mlir.sized.part import Part
-from kitsune_mlir.sized.program import Compiled, SizedProgram
+from kitsune_mlir.sized.program import SizedProgram
 from kitsune_mlir.sized.replay import Replay
 from kitsune_mlir.sized.stored import KINDS, StoredSizes, check_sizes
 
@@ -96,6 +97,16 @@ def read_sized(path: str | os.PathLike[str], weights: Mapping[str, Any]) -> Size
     for one in held.exact:
         known.exact[tuple((t.shape, t.stride, getattr(torch, t.dtype)) for t in one.args)] = run_of(one.run)
     programs = [(part.words, program) for part, program in zip(held.parts, packages, strict=True)]
-    compiled = Compiled(KnownCalls(known, {r.symbol: r.name for r in held.signature.ranges}), known, lambda: programs, held.why)
-    tensors: dict[str, Tensor] = {**stored, **{w.name: weights[w.name] for w in held.signature.weights if w.name in weights}}
-    return SizedProgram(manifest["target"], held.signature, tensors, compiled, device, specs=specs)
+    given = {w.name: weights[w.name] for w in held.signature.weights if w.name in weights}
+    if held.backward is None:
+        calls: Callable[..., Any] = KnownCalls(known, {r.symbol: r.name for r in held.signature.ranges})
+        compiled = Compiled(calls, known, lambda: programs, held.why)
+        return SizedProgram(manifest["target"], held.signature, {**stored, **given}, compiled, device, specs=specs)
+    one = held.backward
+    tangents = tuple((t.number, t.size, t.stride) for t in one.tangents)
+    backward = Backward(run_of(one.run), one.kept, one.trained, one.outputs, one.plain, tangents)
+    compiled = Compiled(next(iter(known.exact.values())), known, lambda: programs, held.why, backward)
+    names = [weight.name for weight in held.signature.weights]
+    trained = {names[n] for n in one.trained if n < len(names)}
+    own = {name: tensor.to(device).requires_grad_(name in trained) for name, tensor in stored.items()}
+    return GradientProgram(manifest["target"], held.signature, {**own, **given}, compiled, device, specs=specs)

@@ -17,6 +17,7 @@ from kitsune_mlir.sized.signature import SizedSignature
 
 __all__ = [
     "KINDS",
+    "StoredBackward",
     "StoredCall",
     "StoredExact",
     "StoredInput",
@@ -24,6 +25,7 @@ __all__ = [
     "StoredPart",
     "StoredPlace",
     "StoredSizes",
+    "StoredTangent",
     "StoredTensor",
     "check_sizes",
 ]
@@ -103,8 +105,29 @@ class StoredExact:
 
 
 @dataclasses.dataclass(frozen=True)
+class StoredTangent:
+    """The gradient of output `number`."""
+
+    number: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredBackward:
+    """`Backward`; `run` is a replay of `kept` tensors and the tangents."""
+
+    run: Any
+    kept: int
+    trained: tuple[int, ...]
+    outputs: int
+    plain: tuple[tuple[int, Any], ...]
+    tangents: tuple[StoredTangent, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class StoredSizes:
-    """Everything but programs and weights."""
+    """Everything but programs and weights. With a backward there is one program of `exact`, whatever its arguments."""
 
     signature: SizedSignature
     places: tuple[StoredPlace, ...]
@@ -113,6 +136,7 @@ class StoredSizes:
     parts: tuple[StoredPart, ...]
     padded: tuple[StoredCall, ...]
     exact: tuple[StoredExact, ...]
+    backward: StoredBackward | None = None
 
 
 def check_sizes(held: StoredSizes) -> None:
@@ -157,6 +181,23 @@ def check_sizes(held: StoredSizes) -> None:
         for tensor in one.args:
             if not isinstance(getattr(torch, tensor.dtype, None), torch.dtype):
                 raise ValueError(f"there is no dtype {tensor.dtype[:60]}")
+    if held.backward is not None:
+        _check_backward(held.backward, held, count)
+
+
+def _check_backward(backward: StoredBackward, held: StoredSizes, count: int) -> None:
+    if len(held.exact) != 1 or held.padded or held.signature.ranges:
+        raise ValueError("with a backward there is one forward, of fixed sizes")
+    if backward.kept < 0 or backward.outputs < 0 or any(not 0 <= n < count for n in backward.trained):
+        raise ValueError(f"a backward gives gradients of {backward.trained}, of {count} tensors")
+    leaves = structure_of(held.signature.out_spec).num_leaves
+    places = [place for place, _ in backward.plain]
+    if len(places) + backward.outputs != leaves or places != sorted({*places}) or any(not 0 <= n < leaves for n in places):
+        raise ValueError(f"it gives {backward.outputs} tensors and values at {places}, of {leaves} results")
+    for one in backward.tangents:
+        if not 0 <= one.number < backward.outputs or len(one.size) != len(one.stride) or min((0, *one.size, *one.stride)) < 0:
+            raise ValueError(f"the gradient of output {one.number}, with sizes {one.size} and strides {one.stride}")
+    _check_run(backward.run, backward.kept + len(backward.tangents), len(held.parts))
 
 
 def _check_run(run: Any, inputs: int, parts: int) -> None:

@@ -18,13 +18,13 @@ from typing import Any
 from kitsune_mlir.errors import PackageError
 from kitsune_mlir.runtime.archive import write_archive
 from kitsune_mlir.runtime.package import WEIGHTS, sealed
-from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.weights import without_values
-from kitsune_mlir.sized.known import Known
+from kitsune_mlir.sized.compiled import Compiled
 from kitsune_mlir.sized.part import Part
 from kitsune_mlir.sized.replay import Replay, replay_of
 from kitsune_mlir.sized.signature import SizedSignature
 from kitsune_mlir.sized.stored import (
+    StoredBackward,
     StoredCall,
     StoredExact,
     StoredInput,
@@ -32,6 +32,7 @@ from kitsune_mlir.sized.stored import (
     StoredPart,
     StoredPlace,
     StoredSizes,
+    StoredTangent,
     StoredTensor,
 )
 
@@ -43,9 +44,7 @@ def write_sized(
     target: str,
     device: str,
     signature: SizedSignature,
-    known: Known,
-    programs: Sequence[tuple[str, Program]],
-    why: str,
+    compiled: Compiled,
     stored: Mapping[str, Any],
     ir: bool,
 ) -> None:
@@ -53,8 +52,6 @@ def write_sized(
 
     Args:
         device: the kind of it.
-        programs: with the sizes that each is for, in words.
-        why: why sizes have programs of their own.
         stored: the weights to be stored.
         ir: whether texts of levels are.
     """
@@ -64,7 +61,7 @@ def write_sized(
         raise PackageError(f"weight '{empty}' is on the meta device, without values: only weights=False can be saved")
     if not signature.in_spec or not signature.out_spec:
         raise PackageError("the model's arguments or output have a structure that a file cannot hold")
-    words = {id(one): text for text, one in programs}
+    known, words = compiled.known, {id(one): text for text, one in compiled.programs()}
     parts: list[StoredPart] = []
     members: dict[str, bytes] = {}
 
@@ -102,7 +99,12 @@ def write_sized(
         shapes = tuple(StoredTensor(shape, stride, str(dtype).removeprefix("torch.")) for shape, stride, dtype in key)
         exact.append(StoredExact(shapes, replay(run)))
     places = tuple(StoredPlace(symbol, *place) for symbol, place in known.places.items())
-    held = StoredSizes(signature, places, known.names, why, tuple(parts), tuple(padded), tuple(exact))
+    backward = None
+    if (one := compiled.backward) is not None:
+        tangents = tuple(StoredTangent(*each) for each in one.tangents)
+        backward = StoredBackward(replay(one.run), one.kept, one.trained, one.outputs, one.plain, tangents)
+    given = places, known.names, compiled.why, tuple(parts), tuple(padded), tuple(exact), backward
+    held = StoredSizes(signature, *given)
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in stored.items()}
     members[WEIGHTS] = save(tensors)
     manifest = {"target": target, "device": device, "sizes": dataclasses.asdict(held)}
