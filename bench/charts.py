@@ -60,8 +60,8 @@ def draw_loads(entries: Entries, folder: Path, limit: str = "goodput 5 ms") -> l
 
     _prepare(folder)
     written = []
-    for scenario, arrivals in dict.fromkeys((e["scenario"], e["arrivals"]) for e in entries.values() if "arrivals" in e):
-        own = [e for e in entries.values() if (e.get("scenario"), e.get("arrivals")) == (scenario, arrivals)]
+    for scenario, arrivals in dict.fromkeys((e["scenario"], e["arrivals"]) for e in entries.values() if "rate" in e):
+        own = [e for e in entries.values() if "rate" in e and (e.get("scenario"), e.get("arrivals")) == (scenario, arrivals)]
         own.sort(key=lambda entry: entry["rate"])
         figure, (late, good) = pyplot.subplots(1, 2, figsize=(9, 3.4))
         for system in dict.fromkeys(name for entry in own for name in entry["systems"]):

@@ -1,7 +1,7 @@
-"""Open loads of many small models (S1 to S6, `bench/requests/scenarios.py`): the engine beside what people have.
+"""Open loads of many small models (S1 to S7, `bench/requests/scenarios.py`): the engine beside what people have.
 
     python -m bench.requests.loads [S1 S2 ...] [--device cpu] [--small] [--systems 'engine; one by one; ...'] [--rates 1000,...]
-        [--arrivals poisson,gamma] [--requests 20000] [--seconds 1] [--deadline 0.005] [--json FILE] [--charts DIR]
+        [--own 0.8] [--arrivals poisson,gamma] [--requests 20000] [--seconds 1] [--deadline 0.005] [--json FILE] [--charts DIR]
 
 Requests come by Poisson, or by gamma with a coefficient of variation of 4, to models by Zipf's law, whether or not earlier
 ones are answered; one generator (`bench.requests.load.offer`) sends all systems the same. Rates are shares (`SHARES`) of what
@@ -10,7 +10,7 @@ ones are answered; one generator (`bench.requests.load.offer`) sends all systems
 "vmap" does all models of a family at once, through torch.compile in a graph; "processes" have parts of the models, and take
 turns; "processes, MPS" overlap. On the host there are no graphs and no streams. What is not there is recorded with the reason.
 Outputs of every system are compared with eager's before it is loaded. p50 and p99 in milliseconds; goodput: requests a second
-in 2, 5 and 10 ms.
+in 2, 5 and 10 ms; and the share of requests within their deadline.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bench.measure import relative_errors
 from bench.records import Record
 from bench.requests.load import offer
 from bench.requests.processes import Processes, Unavailable, made, mps
-from bench.requests.scenarios import ARRIVALS, SCENARIOS, Request, requests
+from bench.requests.scenarios import ARRIVALS, BESIDE, SCENARIOS, Request, requests
 from bench.requests.systems import LIMIT, Item, Taker, Work, batched, in_green_contexts, one_by_one, together
 from bench.timing import environment
 from kitsune_mlir.errors import KitsuneError
@@ -42,6 +42,7 @@ from kitsune_mlir.serving.statistics import percentile
 SHARES = {"cpu": (0.25, 0.5, 0.8, 1.2), "cuda": (0.5, 1.0, 2.0, 4.0, 8.0)}
 LIMITS = (0.002, 0.005, 0.010)
 """Seconds: what goodput is counted by."""
+BURST = 256
 STREAMS, PROCESSES = 16, {"cpu": 2, "cuda": 8}
 NEAR = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
 SYSTEMS = ("engine", "one by one", "streams", "green contexts", "batched", "vmap", "processes", "processes, MPS")
@@ -62,7 +63,8 @@ class Load:
         self.device = asked.device
         self.dtype = torch.bfloat16 if self.device == "cuda" else torch.float32
         self.models, self.inputs = made(name, asked.small, self.device, self.dtype, 0)
-        self.counts = [min(one.count, 4) if asked.small else one.count for one in self.scenario.families]
+        self._all = [min(one.count, 4) if asked.small else one.count for one in self.scenario.all]
+        self.counts = self._all[: len(self.scenario.families)]
         self._programs: list[Any] = []
         gc.collect()
         gc.freeze()  # every capture of a graph collects garbage
@@ -112,18 +114,18 @@ class Load:
         if name == "batched":
             return batched(self.models, examples)
         first, works = 0, []
-        for family, count in zip(self.scenario.families, self.counts, strict=True):
+        for family, count in zip(self.scenario.all, self._all, strict=True):
             own = slice(first, first + count)
             works.append((first, together(self.models[own], examples[first], family.shared)))
             first += count
-        return lambda items: [one for begin, work in works for one in _of_family(items, begin, work, self.counts, works)]
+        return lambda items: [one for begin, work in works for one in _of_family(items, begin, work, self._all, works)]
 
     def _compiled(self) -> list[Any]:
         """A program for each model; those of a family are one code."""
         if not self._programs:
             first = 0
             options = {"requests": LIMIT} if self.device == "cuda" else {}
-            for count in self.counts:
+            for count in self._all:
                 program = kitsune_mlir.compile(self.models[first], (self.inputs[first][0],), options=options)
                 names = {weight.name for weight in program.signature.supplied}
                 for model in self.models[first : first + count]:
@@ -162,17 +164,27 @@ class Load:
                 worst = max(worst, *relative_errors(found[number].to(wanted.device), wanted.double()))
         return worst
 
+    def capacity(self, send: Send) -> float:
+        """Requests a second of a burst."""
+        count = min(self._asked.requests, 8 * BURST if self.device == "cuda" else BURST)
+        burst = self.run(send, requests(self.counts, self.scenario.each, 1e9, count, "poisson", 0))
+        return burst["answered"] / burst["seconds"]
+
     def run(self, send: Send, load: Sequence[Request]) -> dict[str, float]:
         """Figures of a load."""
 
         def hand_in(number: int, ended: Callable[[Any], None]) -> None:
             request = load[number]
+            if self.scenario.straggler is not None and number % BESIDE == 0:
+                send(len(self.models) - 1, request.row, lambda output: None)
             for model in self.models_of(request):
                 send(model, request.row, ended)
 
         parts = len(load[0].models)
         times, seconds = offer([one.due for one in load], hand_in, parts)
         goodput = {f"goodput {1e3 * limit:g} ms": round(sum(t <= limit for t in times) / seconds, 1) for limit in LIMITS}
+        deadline = self._asked.deadline
+        goodput["in their deadline"] = round(sum(t <= deadline for t in times) / len(load), 5)
         p50, p99 = (round(1e3 * percentile(times, percent), 3) for percent in (50, 99))
         return {"p50": p50, "p99": p99, **goodput, "answered": len(times), "requests": len(load), "seconds": seconds}
 
@@ -187,7 +199,7 @@ def _of_family(items: Sequence[Item], begin: int, work: Work, counts: Sequence[i
 def measure(name: str, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Entries of one scenario: one for each kind of arrivals and rate."""
     load = Load(name, asked)
-    figures: dict[tuple[str, float], dict[str, Any]] = {}
+    figures: dict[tuple[str, str], dict[str, Any]] = {}
     missing: dict[str, str] = {}
     errors: dict[str, float] = {}
     rates = list(asked.rates)
@@ -196,15 +208,13 @@ def measure(name: str, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
             with load.system(system, asked.requests) as send:
                 errors[system] = load.error(send)
                 if not rates:
-                    each = load.scenario.each
-                    burst = load.run(send, requests(load.counts, each, 1e9, min(asked.requests, 256), "poisson", 0))
-                    capacity = burst["answered"] / burst["seconds"]
-                    rates = [round(share * capacity, 1) for share in SHARES[asked.device]]
+                    rates = [round(share * load.capacity(send), 1) for share in SHARES[asked.device]]
+                own = {f"{share:g} of its own": share * load.capacity(send) for share in asked.own}
                 for arrivals in asked.arrivals:
-                    for rate in rates:
+                    for told, rate in ({f"{rate:g}": rate for rate in rates} | own).items():
                         count = max(8, min(asked.requests, int(asked.seconds * rate)))
                         given = requests(load.counts, load.scenario.each, rate, count, arrivals, 1)
-                        figures.setdefault((arrivals, rate), {})[system] = load.run(send, given)
+                        figures.setdefault((arrivals, told), {})[system] = {"rate": round(rate, 1), **load.run(send, given)}
         except Unavailable as error:
             missing[system] = str(error)
         except Exception as error:  # one that fails costs only itself
@@ -212,11 +222,11 @@ def measure(name: str, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     ok = all(error < NEAR[load.dtype] for error in errors.values()) and not any("failed" in why for why in missing.values())
     for (arrivals, rate), found in figures.items():
         yield {
-            "case": f"{name} {arrivals} {rate:g}",
+            "case": f"{name} {arrivals} {rate}",
             "ok": ok,
             "scenario": name,
             "arrivals": arrivals,
-            "rate": rate,
+            **({"own": rate} if " " in rate else {"rate": float(rate)}),
             "deadline": asked.deadline,
             "small": asked.small,
             "systems": found,
@@ -233,6 +243,7 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="small models, four of each family")
     parser.add_argument("--systems", default="; ".join(SYSTEMS), help="names, between semicolons")
     parser.add_argument("--rates", default="", help="requests a second, between commas")
+    parser.add_argument("--own", default="", help="shares of what each system answers in a burst, between commas")
     parser.add_argument("--arrivals", default="poisson", help=f"between commas: {', '.join(ARRIVALS)}")
     parser.add_argument("--requests", type=int, default=20_000, help="of each load, at most")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each load, about")
@@ -242,6 +253,7 @@ def main() -> int:
     asked = parser.parse_args()
     asked.systems = sorted((one.strip() for one in asked.systems.split(";")), key=lambda one: one != "one by one")
     asked.arrivals = asked.arrivals.split(",")
+    asked.own = [float(share) for share in asked.own.split(",") if share]
     asked.rates = [float(rate) for rate in asked.rates.split(",") if rate]
     record = Record.open(asked.json)
     where = environment() if asked.device == "cuda" else host.environment()

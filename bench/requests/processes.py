@@ -92,7 +92,7 @@ def made(scenario: str, small: bool, device: str, dtype: torch.dtype, seed: int)
     """All models of a scenario, and for each the inputs of its family, the same in every process."""
     torch.manual_seed(seed)
     models, inputs = list[Any](), list[list[Tensor]]()
-    for family in SCENARIOS[scenario].families:
+    for family in SCENARIOS[scenario].all:
         own = family.models(small, device, dtype)
         rows = family.inputs(small, device, dtype, 64)
         models += own

@@ -2,8 +2,11 @@
 
 S1: 64 encoders as MiniLM-L6 (384 wide, 6 layers, 12 heads, 32 tokens) · S2: 64 towers 512-1024-512-256-1 · S3: 32 image
 networks as ResNet-18, 224 x 224 · S4: ensembles: a request is a row for eight towers · S5: S1, S2 and S3 at once · S6: one base
-and 64 adapters of rank 16 (arXiv 2106.09685) in each of its layers. Weights are random; every model has its own, but for S6's
-base. One row, sequence or image a request; bf16 on a GPU, f32 on the host. `small` models are what tests run.
+and 64 adapters of rank 16 (arXiv 2106.09685) in each of its layers · S7: S2, and beside every 50th request one to a model that
+takes far longer; figures are of the others, to be compared with those of S2 at the same rates.
+
+Weights are random; every model has its own, but for S6's base. One row, sequence or image a request; bf16 on a GPU, f32 on the
+host. `small` models are what tests run.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from torch import Tensor, nn
 
 from bench.requests.coalesced import tower
 
-__all__ = ["ARRIVALS", "SCENARIOS", "Family", "Request", "Scenario", "requests"]
+__all__ = ["ARRIVALS", "BESIDE", "SCENARIOS", "Family", "Request", "Scenario", "requests"]
 
 
 class Attending(nn.Module):
@@ -156,12 +159,29 @@ ADAPTERS = Family(
 )
 
 
+STRAGGLER = Family(
+    "straggler",
+    lambda small: nn.Sequential(*(part for _ in range(16 if small else 96) for part in (nn.Linear(256, 256), nn.ReLU()))),
+    lambda small: torch.randn(1, 256),
+    1,
+)
+BESIDE = 50
+"""Requests for each one to a straggler."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Scenario:
-    """Attributes: the `families` that are asked alike, and how many models of a family answer one request (`each`)."""
+    """Attributes: the `families` that are asked alike, how many models of a family answer one request (`each`), and a family of
+    one model that is asked beside every 50th request (`straggler`)."""
 
     families: Sequence[Family]
     each: int = 1
+    straggler: Family | None = None
+
+    @property
+    def all(self) -> Sequence[Family]:
+        """All families, the straggler's last."""
+        return (*self.families, *(() if self.straggler is None else (self.straggler,)))
 
 
 SCENARIOS = {
@@ -171,6 +191,7 @@ SCENARIOS = {
     "S4": Scenario((TOWERS,), 8),
     "S5": Scenario((SENTENCES, TOWERS, IMAGES)),
     "S6": Scenario((ADAPTERS,)),
+    "S7": Scenario((TOWERS,), straggler=STRAGGLER),
 }
 
 

@@ -79,12 +79,15 @@ def test_mps_that_is_not_there(monkeypatch: pytest.MonkeyPatch):
 
 def test_entries_and_their_picture(tmp_path):
     asked = argparse.Namespace(
-        **vars(ASKED), systems=["one by one", "streams"], rates=[200.0, 400.0], arrivals=["poisson"], requests=10, seconds=0.03
-    )
+        **vars(ASKED), systems=["one by one", "streams"], rates=[200.0, 400.0], arrivals=["poisson"], requests=10, seconds=0.03,
+        own=[0.8],
+    )  # fmt: skip
     entries = list(measure("S2", asked))
-    assert [entry["case"] for entry in entries] == ["S2 poisson 200", "S2 poisson 400"] and all(one["ok"] for one in entries)
+    assert [entry["case"] for entry in entries] == ["S2 poisson 200", "S2 poisson 400", "S2 poisson 0.8 of its own"] and all(
+        one["ok"] for one in entries
+    )
     assert entries[0]["missing"] == {"streams": "the host has none"} and {*entries[0]["systems"]} == {"one by one"}
     (path,) = draw_loads({entry["case"]: entry for entry in entries}, tmp_path)
     assert path.name == "load-S2-poisson.svg" and "one by one" in path.read_text()
-    asked.rates = []
+    asked.rates, asked.own = [], []
     assert len({entry["rate"] for entry in measure("S2", asked)}) == 4
