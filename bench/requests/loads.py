@@ -87,8 +87,9 @@ class Load:
 
                 yield send
         elif name.startswith("processes"):
+            parts = min(PROCESSES[self.device], len(self.models))
             with mps() if name.endswith("MPS") else contextlib.nullcontext({}) as own:
-                served = Processes(self.name, self._asked.small, self.device, self.dtype, 0, PROCESSES[self.device], own)
+                served = Processes(self.name, self._asked.small, self.device, self.dtype, 0, parts, own)
                 yield served.submit
                 served.close()
         else:

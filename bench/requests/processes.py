@@ -133,6 +133,7 @@ class Processes:
                     target=_serve, args=(there, scenario, small, device, dtype, part, count, seed), daemon=True
                 )
                 process.start()
+                there.close()  # else its end would not be noticed
                 self._pipes.append(here)
                 self._started.append(process)
         finally:

@@ -36,9 +36,11 @@ def synchronized_lane(device: str) -> Lane:
     stream = torch.cuda.Stream(device)
 
     def run(task: Task) -> None:
+        call = task.call  # its tensors are handed out again when nobody has them, whatever this stream still does with them
         stream.wait_event(task.event)
         task.execute(stream.cuda_stream)
         stream.synchronize()
+        del call
 
     return run
 
@@ -91,7 +93,10 @@ class Pool:
         task.upstream = upstream
         task.waiting = len(upstream)
         for other in upstream:
-            other.followers.append(task)
+            if other.followers is None:
+                other.followers = [task]
+            else:
+                other.followers.append(task)
         if not task.waiting:
             self._ready[task.number] = task
             self._wake()
@@ -161,12 +166,12 @@ class Pool:
         task.done = True
         task.upstream = ()
         del self._tasks[task.number]
-        for other in task.followers:
+        for other in task.followers or ():
             other.waiting -= 1
             if not other.waiting:
                 self._ready[other.number] = other
                 self._wake()
-        task.followers = []
+        task.followers = None
         self._ended(task)
         if self._running or self._idle:
             self._lock.notify_all()

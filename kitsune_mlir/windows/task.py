@@ -51,6 +51,7 @@ class Task:
         number: of its entry among the hazards.
         data: tasks whose values it reads.
         upstream: all tasks that have to end before it begins and have not.
+        followers: those that wait for it; None while there are none.
         done: whether it has ended (on a stream: whether it was launched).
         error: why it has no results; its own, or that of a task whose values it reads.
         lost: what it has not written, where there is an error.
@@ -59,6 +60,7 @@ class Task:
     """
 
     upstream: Sequence[Task] = ()
+    followers: list[Task] | None = None
     waiting = 0
     done = False
     error: BaseException | None = None
@@ -70,7 +72,6 @@ class Task:
         self.call: Call | None = call
         self.number = number
         self.data: Sequence[Task] = data
-        self.followers: list[Task] = []
 
     def execute(self, stream: int) -> None:
         """Run it, unless what it reads has failed; an error stays in the task."""

@@ -159,7 +159,7 @@ class Window:
             back_end, hazards, tasks = self._back_end, self._hazards, self._tasks
             if back_end is None:
                 back_end = self._start(next((str(tensor.device) for tensor in call.tensors if tensor.is_cuda), "cpu"))
-            while len(hazards) >= hazards.size:
+            while len(tasks) >= hazards.size:
                 back_end.room()
             number, (data, order) = hazards.append(call.ranges)
             reads = [tasks[n] for n in data] if data else ()

@@ -168,7 +168,7 @@ def loop(programs: dict, make: Callable[[int], Any], least: int = 40, starts: Se
     """Loops whose number of steps the device finds out: conditional entries; what is wrong, in words."""
     window, bad = make(64), []
     for start in starts:
-        x, y = (torch.full((ROWS, WIDTH), start, device="cuda") for _ in range(2))
+        x, y = (torch.full((ROWS, WIDTH), float(start), device="cuda") for _ in range(2))
         steps = 0
         while bool(programs["below"](y)):
             programs["grow"](y)

@@ -254,6 +254,8 @@ class _EpochBuilder(Builder):
         for_(thread * 8, self.record_bytes, 8 * self.threads, copy)
         sync_warp()
         sync_block()
+        if self.fences:
+            sync_block()  # for racecheck, as above: bodies with mbarriers have barriers of a part of the block
         predicate, waits = self.instance.field("predicate"), self.instance.field("upstream_count")
         if self.loops:
             first = ticket == self.instance.field("first_ticket")
