@@ -19,6 +19,8 @@ __all__ = ["TraceTree", "trace_tree"]
 
 MOST = 64
 """Kinds of arguments of a function that trees are kept for."""
+ENOUGH = 64
+"""Recorded runs of one kind, from which on more have to be replayed than recorded."""
 
 
 def trace_tree(
@@ -37,8 +39,9 @@ def trace_tree(
     are told apart by `==`; each kind of arguments (shapes, strides, types, other values) has a tree of its own.
 
     What a function with gradients is asked for, or within a `kitsune_mlir.window()`, is run as it is. So is a function that
-    draws random numbers, changes running statistics, gives memory to NumPy, calls another library's operators, or reads ever
-    new floating-point numbers (compare them on the device, and read the bool): `explain` says why.
+    draws random numbers, changes running statistics, gives memory to NumPy, calls another library's operators, reads ever new
+    floating-point numbers (compare them on the device, and read the bool), or whose paths hardly come again; `explain` has the
+    reason.
 
     Args:
         after, options: as of `kitsune_mlir.window`.
@@ -84,11 +87,14 @@ class TraceTree:
                 root = self._roots[key] = Root(len(tensors))
             elif (found := self._replay(root, tensors)) is not None:
                 self.calls["replayed"] += 1
+                root.replays += 1
                 return pytree.tree_unflatten(*found)
             self.calls["recorded"] += 1
             with Tracer(root, tensors, self._after, self._options) as tracer:
                 output = self.function(*args, **kwargs)
                 tracer.returns(output)
+            if root.runs >= ENOUGH and root.replays < root.runs:
+                root.give_up(f"its paths hardly come again: {root.runs} runs were recorded and {root.replays} replayed")
             return output
 
     def explain(self) -> str:

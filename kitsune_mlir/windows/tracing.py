@@ -19,7 +19,7 @@ from kitsune_mlir.windows.trace import READERS, Call, Fresh, Node, Places, Read,
 
 __all__ = ["Root", "Tracer"]
 
-PATHS = 64
+PATHS = 16
 """Values of one read of floating-point numbers, from which on the function is not traced: it will hardly see them again."""
 
 
@@ -31,7 +31,7 @@ class Root(Node):
         arguments: how many tensors it has.
         places: the tensors of a run by number: None, but for those from outside, which are held.
         written: numbers of the arguments and tensors from outside that some run changes.
-        runs: how many were recorded.
+        runs, replays: how many were recorded, and replayed.
         gpu: the index of the GPU that it runs on; None on the host.
     """
 
@@ -41,8 +41,13 @@ class Root(Node):
         self.arguments = arguments
         self.places: Places = [None] * arguments
         self.written: set[int] = set()
-        self.runs = 0
+        self.runs = self.replays = 0
         self.gpu: int | None = None
+
+    def give_up(self, why: str) -> None:
+        """Trace it no more; what is held is let go."""
+        self.why = self.why or why
+        self.next, self.items = {}, []
 
     @property
     def stream(self) -> int:
@@ -91,7 +96,7 @@ class Tracer(Recorder):
 
     def give_up(self, why: str) -> None:
         """Trace the function no more; this run goes on."""
-        self.root.why = self.root.why or why
+        self.root.give_up(why)
 
     def returns(self, output: Any) -> None:
         """The function has returned."""

@@ -71,8 +71,8 @@ class Window:
             processors, or 4 of the paper's form.
         kernel: of the back end "device": what `kitsune_mlir.epoch_kernel` made of programs. Of that back end `size` is how many
             entries one launch has at most.
-        ready_first: of the back end "device": blocks claim entries in the order in which these could begin, not in that of the
-            appends. It pays where long chains are appended one after the other.
+        in_order: of the back end "device": blocks claim entries in the order of the appends, not in that in which entries could
+            begin.
 
     Raises:
         ArgumentError: there is no such back end, or the size or number of threads is none, or "device" has no kernel, or
@@ -85,7 +85,7 @@ class Window:
         back_end: str = "auto",
         threads: int | None = None,
         kernel: EpochKernel | None = None,
-        ready_first: bool = False,
+        in_order: bool = False,
     ):
         if back_end not in BACK_ENDS:
             raise ArgumentError(f"no back end '{back_end}'; there are {', '.join(BACK_ENDS)}")
@@ -93,9 +93,9 @@ class Window:
             raise ArgumentError(f"a window has no fewer than 0 threads of its own, not {threads}")
         if (kernel is None) == (back_end == "device"):
             raise ArgumentError(f"back end '{back_end}' and kernel {kernel}: 'device' needs one, others take none")
-        if ready_first and kernel is None:
-            raise ArgumentError(f"ready_first is of the back end 'device', not of '{back_end}'")
-        self._hazards, self._kernel, self._ready_first = make_hazards(size), kernel, ready_first
+        if in_order and kernel is None:
+            raise ArgumentError(f"in_order is of the back end 'device', not of '{back_end}'")
+        self._hazards, self._kernel, self._ready_first = make_hazards(size), kernel, not in_order
         self._mutex = threading.Lock()
         self._lock = threading.Condition(self._mutex)
         self._kind, self._threads = back_end, threads

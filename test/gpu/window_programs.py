@@ -35,8 +35,8 @@ BACK_ENDS = (
     "device, debug",
     "device, loops",
     "device, loops, debug",
-    "device, ready first",
-    "device, loops, ready first",
+    "device, in order",
+    "device, loops, in order",
     "streams",
     "synchronized",
 )
@@ -120,7 +120,7 @@ def opened(folder: Path, back_end: str, size: int = 128) -> Any:
     if kind != "device":
         return kitsune_mlir.Window(size=size, back_end=kind)
     path = folder / f"{KERNEL}{'.loops' * ('loops' in words)}{'.debug' * ('debug' in words)}"
-    return kitsune_mlir.Window(size=size, back_end=kind, kernel=_kernel(path), ready_first="ready first" in words)
+    return kitsune_mlir.Window(size=size, back_end=kind, kernel=_kernel(path), in_order="in order" in words)
 
 
 @functools.cache
@@ -202,7 +202,7 @@ def small(folder: Path) -> str:
     import kitsune_mlir
 
     loaded = [{p.stem: kitsune_mlir.load(p) for p in sorted(folder.glob("*.kit"))} for _ in range(2)]
-    for back_end in ("device", "device, loops, ready first"):
+    for back_end in ("device", "device, loops, in order"):
         for each in loaded:
             each["total"].weights["total"].zero_()
         make = functools.partial(opened, folder, back_end)

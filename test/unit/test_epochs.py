@@ -247,8 +247,8 @@ def test_what_an_epoch_is_given_is_checked(emitted: EpochExecutor):
 
 
 def test_a_window_on_the_device_needs_a_kernel():
-    for given in ({"back_end": "device"}, {"back_end": "threads", "kernel": object()}, {"ready_first": True}):
-        with pytest.raises(ArgumentError, match="kernel|ready_first is of the back end 'device', not of 'auto'"):
+    for given in ({"back_end": "device"}, {"back_end": "threads", "kernel": object()}, {"in_order": True}):
+        with pytest.raises(ArgumentError, match="kernel|in_order is of the back end 'device', not of 'auto'"):
             kitsune_mlir.Window(**given)
 
 

@@ -137,6 +137,7 @@ def test_outputs_are_what_eager_gives():
         "Tensor.numpy": lambda x: torch.from_numpy((x + 1).numpy() * 2),
         "changes an argument": lambda x: torch.add(x, 1, out=torch.empty(3)),
         "compare it on the device": lambda x: x * float(x.sum()),
+        "hardly come again: 64 runs were recorded and 0 replayed": lambda x: x * int(10 * x[0]),
     }.items(),
 )
 def test_what_is_not_traced_is_run_as_it_is(what, f):
