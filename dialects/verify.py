@@ -68,6 +68,31 @@ def walk(op: ir.Operation | ir.OpView) -> Iterator[ir.Operation]:
             under_way.pop()
 
 
+def operations_named(root: ir.Operation | ir.OpView, *names: str) -> list[ir.Operation]:
+    """Every operation nested in `root` that has one of the names, as `walk` gives them; they may be changed and erased."""
+    found: list[ir.Operation] = []
+
+    def look(op: ir.Operation) -> ir.WalkResult:
+        if op.name in names and op != root:
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    root.operation.walk(look, ir.WalkOrder.PRE_ORDER)
+    return found
+
+
+def names_in(root: ir.Operation | ir.OpView) -> set[str]:
+    """The names of all operations in `root`, its own among them."""
+    found: set[str] = set()
+
+    def look(op: ir.Operation) -> ir.WalkResult:
+        found.add(op.name)
+        return ir.WalkResult.ADVANCE
+
+    root.operation.walk(look)
+    return found
+
+
 def _directly_in(op: ir.Operation) -> Iterator[ir.Operation]:
     for region in op.regions:
         for block in region.blocks:

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import pytest
 
-from test.rotation import DAY, day
+from test.rotation import DAY, day, todays
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Fix the day before the processes that run tests begin."""
+    config.addinivalue_line("markers", "rotated(count): so many of the test's cases a day (test/rotation.py)")
     day()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what other days do, but for tests that the command names."""
+    named = [argument.partition("::")[2] for argument in config.args]
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("rotated") and not any(name and item.nodeid.endswith(name) for name in named):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    others = {
+        item
+        for group in cases.values()
+        for item in set(group).difference(todays(group, group[0].get_closest_marker("rotated").args[0]))
+    }
+    config.hook.pytest_deselected(items=[item for item in items if item in others])
+    items[:] = [item for item in items if item not in others]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

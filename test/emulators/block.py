@@ -8,25 +8,12 @@ last barrier.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
-import ml_dtypes
 import numpy as np
-import torch
 from torch_mlir import ir
 
-DTYPES = {
-    "f32": np.float32,
-    "f64": np.float64,
-    "f16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "i1": np.bool_,
-    "i8": np.int8,
-    "i16": np.int16,
-    "i32": np.int32,
-    "i64": np.int64,
-    "index": np.int64,
-}
+from test.emulators.arithmetic import DTYPES
+from test.emulators.decoded import Code, Operation, decoded
 
 
 class Race(AssertionError):
@@ -39,8 +26,9 @@ class Space:
     def __init__(self, size: int, checked: bool = True):
         self.checked = checked
         self.data = np.full(-(-size // 16) * 16, 0xFF, np.uint8)  # NaN, so that what is read before it is written shows
-        self.written, self.writer = np.full(len(self.data), -1), np.zeros(len(self.data), int)
-        self.read, self.reader = np.full(len(self.data), -1), np.zeros(len(self.data), int)
+        if checked:
+            self.written, self.writer = np.full(len(self.data), -1), np.zeros(len(self.data), int)
+            self.read, self.reader = np.full(len(self.data), -1), np.zeros(len(self.data), int)
 
 
 @dataclasses.dataclass
@@ -64,48 +52,6 @@ def contiguous(shape):
     return [int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
 
 
-def _unsigned(x):
-    return x.view(getattr(np, f"uint{8 * x.dtype.itemsize}")) if x.dtype != np.bool_ else x
-
-
-def _through_double(function):
-    return lambda x: function(torch.from_numpy(np.asarray(x, np.float64))).numpy().astype(x.dtype)
-
-
-UNARY = {
-    f"math.{name}": _through_double(getattr(torch, function))
-    for name, function in {
-        **{
-            n: n for n in ("exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos", "atan", "log1p", "expm1", "exp2", "log2")
-        },
-        **{"absf": "abs", "ceil": "ceil", "floor": "floor", "trunc": "trunc", "roundeven": "round"},
-    }.items()
-} | {"arith.negf": np.negative}
-BINARY: dict[str, Callable] = {
-    **{"arith.addf": np.add, "arith.subf": np.subtract, "arith.mulf": np.multiply, "arith.divf": np.divide},
-    **{"arith.addi": np.add, "arith.subi": np.subtract, "arith.muli": np.multiply},
-    **{"arith.andi": np.bitwise_and, "arith.ori": np.bitwise_or, "arith.xori": np.bitwise_xor, "arith.shli": np.left_shift},
-    **{"arith.maximumf": np.maximum, "arith.minimumf": np.minimum, "arith.maxnumf": np.fmax, "arith.minnumf": np.fmin},
-    **{"arith.maxsi": np.maximum, "arith.minsi": np.minimum, "arith.floordivsi": np.floor_divide, "arith.remsi": np.fmod},
-    "arith.divsi": lambda a, b: np.trunc(a / b).astype(a.dtype),
-    "arith.divui": lambda a, b: (_unsigned(a) // _unsigned(b)).view(a.dtype),
-    "arith.remui": lambda a, b: (_unsigned(a) % _unsigned(b)).view(a.dtype),
-    "arith.minui": lambda a, b: np.minimum(_unsigned(a), _unsigned(b)).view(a.dtype),
-    **{"arith.remf": np.fmod, "arith.shrsi": np.right_shift, "math.copysign": np.copysign, "math.atan2": np.arctan2},
-    "arith.shrui": lambda a, b: (_unsigned(a) >> _unsigned(b)).view(a.dtype),
-    "arith.maxui": lambda a, b: np.maximum(_unsigned(a), _unsigned(b)).view(a.dtype),
-    "arith.ceildivsi": lambda a, b: -(-a // b),
-    "math.powf": lambda a, b: np.power(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype),
-}
-COMPARE_INT = ["eq", "ne", "lt", "le", "gt", "ge", "ult", "ule", "ugt", "uge"]
-COMPARE_FLOAT = [None, "eq", "gt", "ge", "lt", "le", "one", "ord", "ueq", "ugt", "uge", "ult", "ule", "ne"]
-OPERATORS = {
-    **{"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal},
-    **{"gt": np.greater, "ge": np.greater_equal},
-}
-CASTS = {"arith." + n for n in ("extf", "truncf", "extsi", "trunci", "sitofp", "fptosi", "index_cast")}
-
-
 class Block:
     """A block of `threads` threads. Attribute `barriers` counts the block barriers it has passed."""
 
@@ -114,30 +60,39 @@ class Block:
         self.phase = 0
         self.barriers = 0
         self.everybody = np.ones(threads, bool)
+        self.known: dict[ir.Operation, Code] = {}
 
     def run(self, function: ir.Operation, arguments: list) -> None:
         """Run a function. Arguments: `Ref`s, integers (the same for all threads), or arrays (one element a thread)."""
-        block = function.regions[0].blocks[0]
-        self.env: dict[ir.Value, object] = {}
+        block = self.code(function)
+        self.env: dict[object, object] = {}
         for value, given in zip(block.arguments, arguments, strict=True):
             if isinstance(given, int):
                 given = np.full(self.threads, given, np.int64)
             self.env[value] = given
-        self.block(block, self.everybody)
+        with np.errstate(all="ignore"):
+            self.block(block, self.everybody)
         self.phase += 1  # the executor's barrier at the end of a tile
+
+    def code(self, function: ir.Operation) -> Code:
+        """A function's body, read once for all blocks that share what is `known`."""
+        if function not in self.known:
+            self.known[function] = decoded(function.regions[0].blocks[0])
+        return self.known[function]
 
     # --- control flow
 
-    def block(self, block: ir.Block, mask: np.ndarray):
+    def block(self, block: Code, mask: np.ndarray):
         """Run a block for the threads of `mask`; the operands of its terminator."""
+        env = self.env
         for op in block.operations:
-            op = op.operation
-            if op.name in ("scf.yield", "func.return", "scf.condition", "scf.reduce", "llvm.return"):
-                return [self.env[o] for o in op.operands]
-            self.op(op, mask)
-        return []
+            if op.quick is not None:
+                env[op.results[0]] = op.quick(self.threads, *[env[o] for o in op.operands])
+            else:
+                self.op(op, mask)
+        return [env[o] for o in block.ends]
 
-    def op(self, op: ir.Operation, mask: np.ndarray) -> None:
+    def op(self, op: Operation, mask: np.ndarray) -> None:
         if op.name == "scf.for":
             self.loop(op, mask)
         elif op.name == "scf.while":
@@ -162,7 +117,7 @@ class Block:
             if not active.any():
                 break
             self.env[body.arguments[0]] = index
-            for argument, value in zip(list(body.arguments)[1:], carried, strict=True):
+            for argument, value in zip(body.arguments[1:], carried, strict=True):
                 self.env[argument] = value
             carried = [_merge(active, new, old) for new, old in zip(self.block(body, active), carried, strict=True)]
             index = np.where(active, index + step, index).astype(index.dtype)
@@ -204,47 +159,28 @@ class Block:
 
     def simple(self, op, operands, mask):
         name = op.name
-        type = op.results[0].type if op.results else None
-        dtype = DTYPES.get(str(type))
-        with np.errstate(all="ignore"):
-            if name == "arith.constant":
-                attribute = op.attributes["value"]
-                value = ir.FloatAttr(attribute).value if isinstance(attribute, ir.FloatAttr) else _integer(attribute)
-                return np.full(self.threads, value).astype(dtype)
-            if name in UNARY:
-                return UNARY[name](operands[0])
-            if name in BINARY:
-                return np.asarray(BINARY[name](*operands)).astype(dtype)
-            if name in CASTS:
-                return operands[0].astype(dtype)
-            if name in ("arith.extui", "arith.index_castui", "arith.uitofp"):
-                return _unsigned(operands[0]).astype(dtype)
-            if name == "arith.bitcast" or name == "llvm.bitcast":
-                return _bitcast(operands[0], str(type))
-            if name == "llvm.extractelement":
-                return operands[0][:, int(operands[1][0])]
-            if name == "llvm.insertelement":
-                joined = operands[0].copy()
-                joined[:, int(operands[2][0])] = operands[1]
-                return joined
-            if name == "llvm.mlir.undef" and str(type) == "vector<2xi32>":
-                return np.zeros((self.threads, 2), np.int32)
-            if name == "arith.select":
-                return np.where(*operands).astype(dtype) if isinstance(operands[1], np.ndarray) else operands[1]
-            if name in ("math.isnan", "math.isinf", "math.isfinite"):
-                return getattr(np, name[5:])(operands[0])
-            if name == "math.absi":
-                return np.abs(operands[0])
-            if name == "math.fma":
-                return (operands[0].astype(np.float64) * operands[1] + operands[2]).astype(dtype)
-            if name == "nvvm.fma":
-                assert "sat_mode<sat>" in str(op.attributes["sat"])
-                exact = operands[0].astype(np.float64) * operands[1] + operands[2]
-                return np.where(np.isnan(exact), 0, np.clip(exact, 0, 1)).astype(dtype)  # PTX ISA: NaN becomes +0
-            if name == "arith.cmpi":
-                return _compare_int(op, *operands)
-            if name == "arith.cmpf":
-                return _compare_float(op, *operands)
+        if name == "arith.bitcast" or name == "llvm.bitcast":
+            return _bitcast(operands[0], str(op.results[0].type))
+        if name == "llvm.extractelement":
+            return operands[0][:, int(operands[1][0])]
+        if name == "llvm.insertelement":
+            joined = operands[0].copy()
+            joined[:, int(operands[2][0])] = operands[1]
+            return joined
+        if name == "llvm.mlir.undef" and str(op.results[0].type) == "vector<2xi32>":
+            return np.zeros((self.threads, 2), np.int32)
+        if name == "arith.select":  # of what is no number: memrefs, pointers
+            return np.where(*operands) if isinstance(operands[1], np.ndarray) else operands[1]
+        if name in ("math.isnan", "math.isinf", "math.isfinite"):
+            return getattr(np, name[5:])(operands[0])
+        if name == "math.absi":
+            return np.abs(operands[0])
+        if name == "math.fma":
+            return (operands[0].astype(np.float64) * operands[1] + operands[2]).astype(op.dtype)
+        if name == "nvvm.fma":
+            assert "sat_mode<sat>" in str(op.attributes["sat"])
+            exact = operands[0].astype(np.float64) * operands[1] + operands[2]
+            return np.where(np.isnan(exact), 0, np.clip(exact, 0, 1)).astype(op.dtype)  # PTX ISA: NaN becomes +0
         if name.startswith("memref."):
             return self.memory(op, operands, mask)
         if name == "nvvm.shfl.sync":
@@ -339,10 +275,6 @@ class Block:
         return None
 
 
-def _integer(attribute):
-    return ir.BoolAttr(attribute).value if str(attribute) in ("true", "false") else ir.IntegerAttr(attribute).value
-
-
 def _bitcast(value, type: str):
     """The bits of 64-bit values as pairs of words (how shuffles move them), and back; else of one type as another."""
     if type == "vector<2xi32>":
@@ -354,22 +286,3 @@ def _bitcast(value, type: str):
 
 def _merge(mask, new, old):
     return np.where(mask, new, old).astype(np.asarray(old).dtype) if isinstance(old, np.ndarray) else new
-
-
-def _compare_int(op, a, b):
-    predicate = COMPARE_INT[ir.IntegerAttr(op.attributes["predicate"]).value]
-    if predicate.startswith("u"):
-        return OPERATORS[predicate[1:]](_unsigned(a), _unsigned(b))
-    return OPERATORS[predicate](a, b)
-
-
-def _compare_float(op, a, b):
-    predicate = COMPARE_FLOAT[ir.IntegerAttr(op.attributes["predicate"]).value]
-    if predicate in OPERATORS:
-        return OPERATORS[predicate](a, b)
-    nan = np.isnan(a) | np.isnan(b)
-    if predicate == "ord":
-        return ~nan
-    if predicate == "one":
-        return ~nan & (a != b)
-    return nan | OPERATORS[predicate[1:]](a, b)

@@ -23,24 +23,24 @@ def copy_tile(machine, map_: dict, base: int, target: int, places: list[int], in
     memory, begin = machine.at(np.array([base]))
     swizzle, width = map_["swizzle"], map_["box"][-1] * size
     assert int(start[0]) % (8 * swizzle) == 0, "a tile that is not aligned"
-    for row, at_box in enumerate(np.ndindex(*map_["box"][:-1])):
-        at_row = [place + step for place, step in zip(places, at_box, strict=False)]
-        inside = all(0 <= at < extent for at, extent in zip(at_row, map_["shape"], strict=False))
-        moved = sum(at * stride for at, stride in zip(at_row, strides, strict=False))
-        for byte in range(0, width, 16):
-            at = row * swizzle
-            key = (at >> 7) & (swizzle // 16 - 1)
-            place = int(start[0]) + at + ((key ^ (byte >> 4)) << 4)
-            cols = places[-1] + byte // size + np.arange(16 // size)
-            valid = inside & (cols >= 0) & (cols < map_["shape"][-1])
-            source = int(begin[0]) + moved + cols * size
-            for number in range(16 // size):
-                here = slice(place + number * size, place + (number + 1) * size)
-                there = slice(source[number], source[number] + size)
-                if inward:
-                    space.data[here] = memory.data[there] if valid[number] else 0
-                elif valid[number]:
-                    memory.data[there] = space.data[here]
+    *outer, last = places[: len(map_["box"])]
+    rows = np.indices(map_["box"][:-1]).reshape(len(outer), -1) + np.array(outer, np.int64)[:, None]
+    extents = np.array(map_["shape"][: len(outer)])[:, None]
+    inside = ((rows >= 0) & (rows < extents)).all(0)
+    moved = (rows * np.array(strides[: len(outer)])[:, None]).sum(0)
+    byte = np.arange(0, -(-width // UNIT) * UNIT, size)
+    cols = last + byte // size
+    valid = inside[:, None] & ((cols >= 0) & (cols < map_["shape"][-1]))
+    at = np.arange(len(inside))[:, None] * swizzle
+    key = (at >> 7) & (swizzle // UNIT - 1)
+    here = (int(start[0]) + at + ((key ^ (byte >> 4)) << 4) + byte % UNIT) // size
+    there = np.where(valid, int(begin[0]) + moved[:, None] + cols * size, 0)
+    assert not (there % size).any(), "elements that are not aligned"
+    shared, whole = space.data.view(np.uint16), memory.data.view(np.uint16)
+    if inward:
+        shared[here] = np.where(valid, whole[there // size], 0)
+    else:
+        whole[there[valid] // size] = shared[here[valid]]
 
 
 class BulkCopies:

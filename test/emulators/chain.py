@@ -14,7 +14,8 @@ import numpy as np
 from torch_mlir import ir
 
 from kitsune_mlir.runtime.manifest import Manifest
-from test.emulators.block import DTYPES, Space
+from test.emulators.arithmetic import DTYPES
+from test.emulators.block import Space
 from test.emulators.bulk import copy_tile, tile_bytes
 from test.emulators.kernel import RED_ZONE, SHIFT, Machine
 from test.emulators.vector import VectorBlock
@@ -259,8 +260,9 @@ def run_chain(module: ir.Operation, manifest: Manifest, inputs: list[np.ndarray]
         members = np.zeros(manifest.threads, bool)
         members[list(threads)] = True
         bodies.append(Party(shared, members, machine, module, manifest.threads, 0, 1, manifest.shared_bytes + RED_ZONE))
+    bodies[0].code(bodies[0].functions[manifest.kernel])
     for body in bodies:
-        body.shared = bodies[0].shared
+        body.shared, body.known = bodies[0].shared, bodies[0].known
 
     def go(body: Party) -> None:
         try:

@@ -15,7 +15,8 @@ import numpy as np
 from torch_mlir import ir
 
 from kitsune_mlir.runtime.manifest import Manifest
-from test.emulators.block import DTYPES, Block, Ref, Space, contiguous
+from test.emulators.arithmetic import DTYPES
+from test.emulators.block import Block, Ref, Space, contiguous
 
 SHIFT = 40
 MARKER = -(1 << 31)  # a run-time index of getelementptr
@@ -124,7 +125,7 @@ class KernelBlock(Block):
                 return super().simple(op, operands, mask)
         if name == "llvm.call":
             function = self.functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value]
-            block = function.regions[0].blocks[0]
+            block = self.code(function)
             for argument, value in zip(block.arguments, operands, strict=True):
                 self.env[argument] = value
             self.block(block, mask)
@@ -222,6 +223,9 @@ def run_blocks(blocks: Sequence[KernelBlock], context: ir.Context, kernel: str, 
         AssertionError, TimeoutError: what any block ran into.
     """
     failures: list[BaseException] = []
+    blocks[0].code(blocks[0].functions[kernel])
+    for block in blocks:
+        block.known = blocks[0].known
 
     def work(block: KernelBlock) -> None:
         try:

@@ -14,7 +14,8 @@ from kitsune_mlir.dialects.sizes import element_bytes
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.runtime.weights import placed
-from test.emulators.block import DTYPES, Block, Ref, Space, contiguous
+from test.emulators.arithmetic import DTYPES
+from test.emulators.block import Block, Ref, Space, contiguous
 
 
 def sizes_of(program: ProgramView) -> list[int]:
@@ -32,6 +33,7 @@ class Memory:
     def run(self, task: TaskView, shared_limit: int) -> None:
         """Run all tiles of a task."""
         threads = self.block.threads
+        self.block.known = {}  # of the task before, whose operations are gone: others may lie where they were
         plan = GenericEngine().plan(task, KernelOptions(shared_bytes=shared_limit))
         assert isinstance(plan, Plan), plan
         lowered = plan.private

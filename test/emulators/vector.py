@@ -9,7 +9,8 @@ import numpy as np
 from torch_mlir import ir
 
 from kitsune_mlir.runtime.manifest import REQUEST_HEADER, Manifest
-from test.emulators.block import DTYPES, Race, Space, _unsigned
+from test.emulators.arithmetic import DTYPES
+from test.emulators.block import Race, Space
 from test.emulators.bulk import BulkCopies
 from test.emulators.kernel import RED_ZONE, SHIFT, KernelBlock, Machine, run_blocks
 
@@ -104,10 +105,6 @@ class VectorBlock(BulkCopies, KernelBlock):
         if name in ("arith.addf", "arith.subf") and isinstance(op.results[0].type, ir.VectorType):
             a, b = (operand.astype(np.float32) for operand in operands)
             return (a + b if name == "arith.addf" else a - b).astype(operands[0].dtype)
-        if name == "arith.shrui":
-            return (_unsigned(operands[0]) >> _unsigned(operands[1])).view(operands[0].dtype)
-        if name == "arith.uitofp":
-            return _unsigned(operands[0]).astype(DTYPES[str(op.results[0].type)])
         return super().simple(op, operands, mask)
 
     def _bytes(self, op, pointer, type, mask):

@@ -56,22 +56,11 @@ class Warps(VectorBlock):
 
     def tiles(self, a, b, start, each):
         """Lanes' operands as matrices, `each` numbers to a word, multiplied and added to lanes' sums."""
-        sums = [operand.copy() for operand in start]
-        for warp in range(0, self.threads, 32):
-            left, right = np.zeros((16, 8 * each), np.float32), np.zeros((8 * each, 8), np.float32)
-            for lane in range(32):
-                g, t = divmod(lane, 4)
-                for number, word in enumerate(a):
-                    here = word[each * (warp + lane) : each * (warp + lane + 1)]
-                    left[g + 8 * (number % 2), each * (t + 4 * (number // 2)) :][:each] = here
-                for number, word in enumerate(b):
-                    right[each * (t + 4 * number) :, g][:each] = word[each * (warp + lane) : each * (warp + lane + 1)]
-            found = left @ right
-            for lane in range(32):
-                g, t = divmod(lane, 4)
-                for number in range(4):
-                    sums[number][warp + lane] += found[g + 8 * (number // 2), 2 * t + number % 2]
-        return sums
+        a, b = ([word.reshape(-1, 8, 4, each) for word in words] for words in (a, b))  # warp, row, column, number
+        left = np.stack(a, 1).reshape(-1, 2, 2, 8, 4, each).transpose(0, 2, 3, 1, 4, 5).reshape(-1, 16, 8 * each)
+        right = np.stack(b, 1).transpose(0, 1, 3, 4, 2).reshape(-1, 8 * each, 8)
+        found = (left @ right).reshape(-1, 2, 8, 4, 2)
+        return [sums + found[:, number // 2, :, :, number % 2].reshape(-1) for number, sums in enumerate(start)]
 
     def matrices(self, op, pointer, mask):
         """Four 8 x 8 matrices, of whose rows each lane names one; a lane gets two neighbours of a row of each."""

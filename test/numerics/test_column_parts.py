@@ -24,6 +24,7 @@ CASES: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...]]] = {
 }
 
 
+@pytest.mark.rotated(6)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_against_float64(name: str, dtype: torch.dtype) -> None:

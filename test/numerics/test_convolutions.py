@@ -89,6 +89,7 @@ KINDS = {
 }
 
 
+@pytest.mark.rotated(5)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("name", KINDS)
 def test_no_loops(name: str, dtype: torch.dtype) -> None:

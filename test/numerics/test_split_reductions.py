@@ -39,6 +39,7 @@ def compiled(function: Callable, parts: int, *args: torch.Tensor):
     return pipeline.compile(Function(function), args, target="host", options={"passes": {PASS: f"parts={parts}"}})
 
 
+@pytest.mark.rotated(12)
 @pytest.mark.parametrize("rows", SIZES)
 @pytest.mark.parametrize("name", FLOATS)
 def test_floats(name: str, rows: int) -> None:
@@ -51,6 +52,7 @@ def test_floats(name: str, rows: int) -> None:
     assert ("kitsune.partial" in program.ir("stages")) == (rows > 1 or name in ("rows", "sum of all"))
 
 
+@pytest.mark.rotated(5)
 @pytest.mark.parametrize("rows", SIZES)
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers(name: str, rows: int) -> None:

@@ -59,6 +59,7 @@ def program(request: pytest.FixtureRequest, models: list[Tower]) -> Program:
     return compiled(models[0], (torch.randn(3, 37),), threads=request.param)
 
 
+@pytest.mark.rotated(6)
 @pytest.mark.parametrize("count", [1, 2, 7, 64])
 @pytest.mark.parametrize("own", [False, True])
 def test_results_are_those_of_single_calls(program: Program, models: list[Tower], count: int, own: bool):

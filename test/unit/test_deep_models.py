@@ -132,6 +132,7 @@ def run(module: ir.Module, names: list[str], target: str) -> None:
     run_pipeline(module, f"builtin.module({','.join(names)})", target=target, reproducer_dir=False)
 
 
+@pytest.mark.rotated(4)
 @pytest.mark.parametrize("target", ["host", "sm_90a"])
 @pytest.mark.parametrize("kind", LINES)
 def test_many_layers_are_planned(kind: str, target: str) -> None:
@@ -143,6 +144,7 @@ def test_many_layers_are_planned(kind: str, target: str) -> None:
     assert str(module).count('"kitsune.stage"') >= (3 if kind in ("mlp", "softmax") else 1)
 
 
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize("kind", LINES)
 def test_code_of_many_layers(kind: str) -> None:
     generate(model(kind, 1))

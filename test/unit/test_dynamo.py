@@ -138,6 +138,7 @@ def alike(got, want):
         torch.testing.assert_close(g.double(), w.double(), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.rotated(16)
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_are_what_eager_s_are(name, monkeypatch):
     import kitsune_mlir.pipeline as pipeline

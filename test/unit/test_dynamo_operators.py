@@ -40,6 +40,7 @@ CASES = {
 }
 
 
+@pytest.mark.rotated(7)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("gradients", [False, True])
 def test_as_eager(name, gradients, recwarn):

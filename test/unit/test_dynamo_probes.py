@@ -40,6 +40,7 @@ DTYPES = [
 ]
 
 
+@pytest.mark.rotated(4)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_types(dtype):
     def function(x):
@@ -115,6 +116,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.rotated(5)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_layouts(name):
     run(lambda x: (x * 2 + 1, x.sum(), x > 0, x.unsqueeze(0), x.clone(), x.contiguous() + 0.5), lambda: (LAYOUTS[name](),))
@@ -184,6 +186,7 @@ WRITES = {
 }
 
 
+@pytest.mark.rotated(11)
 @pytest.mark.parametrize("name", WRITES)
 def test_writes(name):
     run(*WRITES[name])
@@ -242,6 +245,7 @@ STRUCTURES = {
 }
 
 
+@pytest.mark.rotated(9)
 @pytest.mark.parametrize("name", STRUCTURES)
 @pytest.mark.filterwarnings("ignore")
 def test_structures(name):
@@ -299,6 +303,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.rotated(6)
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.filterwarnings("ignore")
 def test_functional_transforms(name):

@@ -130,6 +130,7 @@ CASES = {
 }
 
 
+@pytest.mark.rotated(12)
 @pytest.mark.parametrize("name", CASES)
 def test_operators(name):
     model, args = CASES[name]
@@ -146,6 +147,7 @@ def test_index_lists_are_constants_not_arithmetic():
     assert "math." not in text(imported)
 
 
+@pytest.mark.rotated(4)
 @pytest.mark.parametrize("mask", ["none", "causal", "bool", "float", "nothing"])
 @pytest.mark.parametrize("shared_heads", [1, 2])
 def test_attention(mask, shared_heads):

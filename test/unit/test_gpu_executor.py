@@ -19,7 +19,8 @@ from kitsune_mlir.dialects.tile_reader import ProgramView, program_functions
 from kitsune_mlir.errors import CompileError, TargetError, UnsupportedError
 from kitsune_mlir.runtime.manifest import COUNTERS
 from kitsune_mlir.runtime.manifest_check import read_manifest
-from test.emulators.block import DTYPES, Space
+from test.emulators.arithmetic import DTYPES
+from test.emulators.block import Space
 from test.emulators.kernel import Machine, launch
 from test.gpu import cases, cases_bodies, cases_layers
 from test.gpu.run_programs import error_of, make_input
@@ -66,6 +67,7 @@ class Emulated:
         return max(errors)
 
 
+@pytest.mark.rotated(6)
 @pytest.mark.parametrize("blocks", [1, 3, 8])
 @pytest.mark.parametrize(
     "make",
@@ -273,7 +275,7 @@ def test_a_plan_of_many_registers_limits_the_threads_of_others():
         assert mixed.manifest.threads == 384
 
 
-@pytest.mark.parametrize("make", todays(cases.CASES, 13), ids=lambda make: make().name)
+@pytest.mark.parametrize("make", todays(cases.CASES, 6), ids=lambda make: make().name)
 def test_cases_become_cubins(make):
     """No spills, nothing unresolved, and the program itself is left alone."""
     case = make()

@@ -9,7 +9,8 @@ from kitsune_mlir.codegen.gpu.engines.generic.engine import GenericEngine, finis
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
-from test.emulators.block import DTYPES, Race
+from test.emulators.arithmetic import DTYPES
+from test.emulators.block import Race
 from test.emulators.runner import Memory
 from test.gpu import cases, cases_bodies
 from test.gpu.run_programs import error_of, make_input

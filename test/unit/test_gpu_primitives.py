@@ -51,7 +51,7 @@ def emitted(build, parameters=("pointer",), threads: int = 128) -> str:
     return compiled.ptx
 
 
-@pytest.mark.parametrize("name", todays(sorted(CASES), 30))
+@pytest.mark.parametrize("name", todays(sorted(CASES), 12))
 def test_device_cases_assemble_without_spills_and_warnings(name):
     cubin = CASES[name]().kernel.cubin
     assert cubin.data[:4] == b"\x7fELF"

@@ -17,6 +17,7 @@ def check(x, bins, low, high, blocks=3):
     return program
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 @pytest.mark.parametrize("shape", [(7,), (129,), (1000,), (13, 77)])
 def test_short_rows_are_one_stage(shape, dtype):

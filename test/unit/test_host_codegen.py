@@ -52,6 +52,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.rotated(7)
 @pytest.mark.parametrize("transposed", [True, False])
 @pytest.mark.parametrize(("m", "k", "n"), SHAPES)
 def test_product(m, k, n, transposed):
@@ -61,6 +62,7 @@ def test_product(m, k, n, transposed):
     assert np.abs(got - want).max() <= 1e-6 * (np.abs(a) @ np.abs(b.T if transposed else b)).max()
 
 
+@pytest.mark.rotated(5)
 @pytest.mark.parametrize("transposed", [True, False])
 @pytest.mark.parametrize("element", ["bf16", "f16", "f64", "i32", "i64"])
 def test_product_of_other_types(element, transposed):
@@ -197,6 +199,7 @@ def test_rows_share_a_loop_only_where_they_may(crosswise):
     np.testing.assert_allclose(got, e / s[:, None] + (e.T if crosswise else s[None, :]), rtol=1e-5)
 
 
+@pytest.mark.rotated(12)
 @pytest.mark.parametrize("extent", [1, 2, 15, 16, 17, 31, 64, 100, 130])
 @pytest.mark.parametrize(
     ("combine", "start", "reference"),

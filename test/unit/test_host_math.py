@@ -78,6 +78,7 @@ UNARY = {
 }
 
 
+@pytest.mark.rotated(8)
 @pytest.mark.parametrize("name", UNARY)
 def test_unary(name):
     reference, limit = UNARY[name]

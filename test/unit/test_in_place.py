@@ -70,6 +70,7 @@ def in_place(program: Program) -> list[str]:
 GPU = pytest.mark.parametrize("gpu", [False, True], ids=["host", "gpu-plan"])
 
 
+@pytest.mark.rotated(6)
 @GPU
 @pytest.mark.parametrize("write", ["index_copy", "index_put", "slice"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -190,6 +191,7 @@ FORMS: dict[str, tuple[Callable[..., Any], list[str] | None]] = {
 """What is done to x and y, and which of them have to be written where they lie; None where either is right."""
 
 
+@pytest.mark.rotated(14)
 @GPU
 @pytest.mark.parametrize("name", FORMS)
 def test_values_aliases_and_identity_are_eager_s(name: str, gpu: bool) -> None:
@@ -217,6 +219,7 @@ def test_values_aliases_and_identity_are_eager_s(name: str, gpu: bool) -> None:
             assert got is None
 
 
+@pytest.mark.rotated(10)
 @GPU
 @pytest.mark.parametrize("rows", [1, 7, 64, 129, 1000])
 @pytest.mark.parametrize("columns", [1, 7, 64])

@@ -150,6 +150,7 @@ OTHERS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.rotated(6)
 @pytest.mark.parametrize("what", OTHERS)
 @torch.no_grad()
 def test_what_differs_is_traced(what, compiled, traced):

@@ -38,7 +38,7 @@ def decided(layer: Layer) -> MmaPlan:
     return plan.private
 
 
-@pytest.mark.parametrize("name", todays(list(SMALL), 12))
+@pytest.mark.parametrize("name", todays(list(SMALL), 5))
 def test_small_programs_assemble_without_spills(name: str) -> None:
     with new_context(), ir.Location.unknown():
         layers = SMALL[name]

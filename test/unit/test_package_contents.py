@@ -121,6 +121,7 @@ CONTRADICTIONS = [
 ]
 
 
+@pytest.mark.rotated(40)
 @pytest.mark.parametrize(
     ("path", "value", "words"), CONTRADICTIONS, ids=lambda v: None if isinstance(v, tuple) else str(v)[:20]
 )
@@ -162,6 +163,7 @@ DESCRIPTIONS = [
 ]
 
 
+@pytest.mark.rotated(16)
 @pytest.mark.parametrize(
     ("member", "path", "value", "words"), DESCRIPTIONS, ids=lambda v: None if isinstance(v, tuple) or callable(v) else str(v)
 )

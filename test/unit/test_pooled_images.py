@@ -13,6 +13,7 @@ def compiled(model, x, target="sm_90a"):
     return kitsune_mlir.compile(model, (x,), target=target)
 
 
+@pytest.mark.rotated(4)
 @pytest.mark.parametrize(
     "model",
     [nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(3, 2, 1), nn.AvgPool2d(2), nn.MaxPool2d(2, dilation=2), nn.AdaptiveAvgPool2d(1)],

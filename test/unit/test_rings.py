@@ -61,6 +61,7 @@ def complaint(text: str) -> str:
     return ""
 
 
+@pytest.mark.rotated(6)
 @pytest.mark.parametrize("blocks", [3, 4, 7])
 @pytest.mark.parametrize("depth", [1, 2, 4])
 @pytest.mark.parametrize("readers", [1, 2])

@@ -96,12 +96,14 @@ NEITHER = {
 }
 
 
+@pytest.mark.rotated(8)
 @pytest.mark.parametrize("name", INDEPENDENT)
 def test_independent(name):
     found, _ = rows(INDEPENDENT[name], (R(6, 7),))
     assert kinds(found) == ["independent"], list(map(str, found.crossings))
 
 
+@pytest.mark.rotated(8)
 @pytest.mark.parametrize("name", PADDABLE)
 def test_rows_that_see_others_and_can_be_padded(name):
     found, _ = rows(PADDABLE[name], (R(6, 7),))

@@ -28,6 +28,7 @@ def check(function, x, blocks=3, **options):
     return program
 
 
+@pytest.mark.rotated(10)
 @pytest.mark.parametrize("dtype", [F32, BF16, I64])
 @pytest.mark.parametrize(
     "shape, dim",

@@ -60,6 +60,7 @@ OTHER_TYPES = (torch.bfloat16, torch.float16, torch.int64, torch.float64)
 KINDS = ("amax alone of rows", "amin with self", "prod with self of rows", "accumulate", "index_put of columns", "index_copy")
 
 
+@pytest.mark.rotated(6)
 @pytest.mark.parametrize(
     "columns, dtype, name",
     [

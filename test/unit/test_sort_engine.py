@@ -35,6 +35,7 @@ def check(function, x, blocks=2, **options):
             assert torch.equal(torch.signbit(found), torch.signbit(want))
 
 
+@pytest.mark.rotated(7)
 @pytest.mark.parametrize("dtype", [F32, BF16, I64, F64, I32])
 @pytest.mark.parametrize("shape, descending", [((5, 13), False), ((300, 10), True), ((3, 129), False), ((2, 300), True)])
 def test_values_and_places(shape, descending, dtype):

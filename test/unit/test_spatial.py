@@ -37,6 +37,7 @@ def spatial(case: cases.Case, workers: list[int], shares: list[int] | None = Non
     return cases.Case(case.name, text, case.inputs, case.results, case.reference, case.tolerance)
 
 
+@pytest.mark.rotated(7)
 @pytest.mark.parametrize("blocks", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize(
     "case",

@@ -19,6 +19,7 @@ def outputs(value):
     return value if isinstance(value, tuple) else (value,)
 
 
+@pytest.mark.rotated(9)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ZOO)
 def test_small_model_imports_and_computes_what_torch_does(name, dtype):

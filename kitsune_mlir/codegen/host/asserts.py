@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.dialects.verify import operations_named
 
 __all__ = ["CONTROL_ERROR", "add_control_argument", "has_assert", "replace_aborts"]
 
@@ -18,7 +18,7 @@ CONTROL_ERROR = 16
 
 def has_assert(root: ir.Operation) -> bool:
     """Whether an operation holds a `cf.assert`."""
-    return any(op.name == "cf.assert" for op in walk(root))
+    return bool(operations_named(root, "cf.assert"))
 
 
 def add_control_argument(operation: ir.Operation, words: int) -> None:
@@ -36,16 +36,14 @@ def replace_aborts(module: ir.Operation) -> list[str]:
     Functions with assertions must have the control block as their last argument and return nothing.
     """
     texts: dict[str, str] = {}
-    for op in walk(module):
+    top = [op.operation for op in module.regions[0].blocks[0].operations]
+    for op in top:
         if op.name == "llvm.mlir.global" and ir.StringAttr(op.attributes["sym_name"]).value.startswith("assert_msg"):
             texts[ir.StringAttr(op.attributes["sym_name"]).value] = _text_of(op.attributes["value"])
     messages: dict[str, int] = {}
     # Collected first: an operation erased below must not be looked at again, not even for its name.
-    aborts = [
-        op
-        for op in walk(module)
-        if op.name == "llvm.call" and "callee" in op.attributes and str(op.attributes["callee"]) == "@abort"
-    ]
+    calls = operations_named(module, "llvm.call") if texts else []
+    aborts = [op for op in calls if "callee" in op.attributes and str(op.attributes["callee"]) == "@abort"]
     for op in aborts:
         block = op.block
         ops = [o.operation for o in block.operations]
@@ -63,7 +61,7 @@ def replace_aborts(module: ir.Operation) -> list[str]:
             old.erase()
         with ir.InsertionPoint(block), function.operation.location:
             _store_and_return(control, number)
-    for op in list(walk(module)):
+    for op in top:
         if op.name == "llvm.func" and str(op.attributes["sym_name"]).strip('"') in ("abort", "puts"):
             op.erase()
     return list(messages)

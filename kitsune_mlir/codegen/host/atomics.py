@@ -6,7 +6,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith
 
 from kitsune_mlir.dialects.cloning import clone_with
-from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.dialects.verify import operations_named
 
 __all__ = ["lower_atomics"]
 
@@ -24,14 +24,16 @@ _OPERATIONS = {
 
 def lower_atomics(root: ir.Operation) -> None:
     """Rewrite the atomic updates under `root` that upstream does not lower (on floats, and multiplications)."""
-    for op in [o for o in walk(root) if o.name == "memref.atomic_rmw"]:
+    found = operations_named(root, "memref.atomic_rmw", "memref.generic_atomic_rmw")
+    both = {name: [op for op in found if op.name == name] for name in ("memref.atomic_rmw", "memref.generic_atomic_rmw")}
+    for op in both["memref.atomic_rmw"]:
         kind = arith.AtomicRMWKind(ir.IntegerAttr(op.attributes["kind"]).value)
         native = kind == arith.AtomicRMWKind.addf and ir.FloatType(op.operands[0].type).width >= 32
         if kind in _OPERATIONS and not native:
             value, target, *indices = op.operands
             name = _OPERATIONS[kind]
             _replace(op, target, indices, lambda old, v=value, n=name: ir.Operation.create(n, [v.type], [old, v]).results[0])
-    for op in [o for o in walk(root) if o.name == "memref.generic_atomic_rmw"]:
+    for op in both["memref.generic_atomic_rmw"]:
         target, *indices = op.operands
         if isinstance(ir.MemRefType(target.type).element_type, ir.FloatType):
             _replace(op, target, indices, lambda old, o=op: _inline(o, old))

@@ -11,7 +11,7 @@ import re
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.dialects.verify import operations_named
 
 __all__ = ["bf16_as_integers", "cast_through_f32"]
 
@@ -41,7 +41,7 @@ def _integer(match: re.Match[str]) -> str:
 
 def cast_through_f32(module: ir.Operation) -> None:
     """Casts between bf16 and anything but f32 become two, as in torch: MLIR's passes expand those of f32 only."""
-    for op in [op for op in walk(module) if op.name in _CASTS]:
+    for op in operations_named(module, *_CASTS):
         value, result = op.operands[0], op.results[0]
         narrow = [_is(type_, ir.BF16Type) for type_ in (value.type, result.type)]
         if not any(narrow) or _is(value.type, ir.F32Type) or _is(result.type, ir.F32Type):

@@ -12,7 +12,7 @@ from kitsune_mlir.codegen.host.math_expand import expand_math
 from kitsune_mlir.codegen.host.outline import Body
 from kitsune_mlir.codegen.host.schedule import vectorize
 from kitsune_mlir.codegen.host.scheduler import BodyArguments
-from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.dialects.verify import operations_named
 from kitsune_mlir.errors import CompileError, KitsuneError
 
 __all__ = ["lower_bodies"]
@@ -64,12 +64,10 @@ def _to_loops(module: ir.Operation) -> None:
 
 def _rename_constants(module: ir.Operation, prefix: str) -> None:
     """Make the names of the globals unique among the programs of a module."""
-    for op in walk(module):
-        for owner, key in (("memref.global", "sym_name"), ("memref.get_global", "name")):
-            if op.name == owner:
-                old = str(op.attributes[key]).strip('@"')
-                new = f"{prefix}_{old}"
-                op.attributes[key] = ir.StringAttr.get(new) if key == "sym_name" else ir.FlatSymbolRefAttr.get(new)
+    for op in operations_named(module, "memref.global", "memref.get_global"):
+        key, of = ("sym_name", ir.StringAttr) if op.name == "memref.global" else ("name", ir.FlatSymbolRefAttr)
+        old = str(op.attributes[key]).strip('@"')
+        op.attributes[key] = of.get(f"{prefix}_{old}")
 
 
 def _run(module: ir.Operation, bodies: list[Body], step) -> None:

@@ -11,7 +11,7 @@ from torch_mlir.dialects import arith, bufferization, linalg, memref
 
 from kitsune_mlir.dialects.deep import Steps, evaluate
 from kitsune_mlir.dialects.sizes import tensor_bytes
-from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.dialects.verify import operations_named
 
 __all__ = ["assign_scratch", "bufferize", "free_temporaries", "prepare_stores", "run_passes"]
 
@@ -54,14 +54,14 @@ def bufferize(module: ir.Operation) -> None:
         ir.MLIRError: an operation has no bufferization.
     """
     run_passes(module, PREPARE)
-    for op in [o for o in walk(module) if o.name == "tensor.concat"]:
+    for op in operations_named(module, "tensor.concat"):
         _drop_empty_parts(op)
-    for op in [o for o in walk(module) if o.name == "bufferization.to_buffer"]:
+    for op in operations_named(module, "bufferization.to_buffer"):
         _read_at_use(op)
-    for op in list(walk(module)):
+    for op in operations_named(module, "bufferization.materialize_in_destination", "bufferization.to_tensor"):
         if op.name == "bufferization.materialize_in_destination":
             prepare_stores(op)
-        elif op.name == "bufferization.to_tensor":
+        else:
             _restrict(op)
     run_passes(module, BUFFERIZE)
 
@@ -185,7 +185,7 @@ def _copy(source: ir.Value, target: ir.Value) -> ir.Value:
 
 def free_temporaries(module: ir.Operation) -> None:
     """Insert deallocations of the temporaries that `assign_scratch` left (those made inside loops)."""
-    if any(op.name == "memref.alloc" for op in walk(module)):
+    if operations_named(module, "memref.alloc"):
         run_passes(module, ("buffer-deallocation-pipeline", "convert-bufferization-to-memref", "canonicalize", "cse"))
 
 

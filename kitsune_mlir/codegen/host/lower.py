@@ -8,7 +8,7 @@ from torch_mlir.dialects import llvm as llvm_dialect
 from kitsune_mlir.codegen.gpu.backend.llvm_compat import downgrade_floats
 from kitsune_mlir.codegen.host.asserts import replace_aborts
 from kitsune_mlir.codegen.host.bf16 import bf16_as_integers, cast_through_f32
-from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.dialects.verify import names_in
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.runtime.host_object import emit_object
 
@@ -60,7 +60,7 @@ def to_llvm_ir(module: ir.Operation, entry: str, worker: str) -> tuple[str, list
     except ir.MLIRError as error:
         raise CompileError(f"lowering to LLVM failed: {error}") from error
     messages = replace_aborts(module)
-    left = {op.name for op in walk(module) if not op.name.startswith("llvm.") and op.name != "builtin.module"}
+    left = {name for name in names_in(module) if not name.startswith("llvm.") and name != "builtin.module"}
     if left:  # translating these would end the process, not raise
         raise CompileError(f"no lowering to LLVM IR for: {', '.join(sorted(left))}")
     text = llvm_dialect.translate_module_to_llvmir(module)

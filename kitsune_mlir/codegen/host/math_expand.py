@@ -11,7 +11,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.host import math_exp, math_pow, math_trig
 from kitsune_mlir.codegen.host.number import Number
-from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.dialects.verify import operations_named
 
 __all__ = ["expand_math"]
 
@@ -32,11 +32,12 @@ _REDUCED: dict[str, Callable[[Number, math_trig.Libm], Number]] = {
     "math.cos": math_trig.cos,
     "math.tan": math_trig.tan,
 }
+_OTHERS = ("math.fpowi", "math.powf", "math.rsqrt", "math.atan2")
 
 
 def expand_math(root: ir.Operation) -> None:
     """Expand every operation under `root` that has inline code."""
-    for op in [o for o in walk(root) if o.name.startswith("math.")]:
+    for op in operations_named(root, *_UNARY, *_REDUCED, *_OTHERS):
         with ir.InsertionPoint(op), op.location:
             result = _expansion(op)
         if result is not None:

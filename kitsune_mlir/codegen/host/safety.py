@@ -12,7 +12,7 @@ from torch_mlir.dialects import arith, cf
 
 from kitsune_mlir.codegen.host import ops
 from kitsune_mlir.dialects.deep import postorder
-from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.dialects.verify import operations_named
 
 __all__ = ["check_indices", "guard_divisions"]
 
@@ -30,9 +30,7 @@ _ACCESSES = {
 
 def guard_divisions(root: ir.Operation) -> None:
     """Replace every divisor that could raise SIGFPE by a `select` that gives 1 instead. Constants need none."""
-    for op in list(walk(root)):
-        if op.name not in _SIGNED and op.name not in _UNSIGNED:
-            continue
+    for op in operations_named(root, *_SIGNED, *_UNSIGNED):
         lhs, rhs = op.operands
         known = _constant(rhs)
         if known is not None and known not in (0, -1):
@@ -51,9 +49,7 @@ def guard_divisions(root: ir.Operation) -> None:
 def check_indices(root: ir.Operation) -> None:
     """Assert, before every memref access whose index was computed from data, that the index is in range."""
     from_data: dict[ir.Value, bool] = {}
-    for op in list(walk(root)):
-        if op.name not in _ACCESSES:
-            continue
+    for op in operations_named(root, *_ACCESSES):
         memref, first = _ACCESSES[op.name]
         shape = ir.MemRefType(op.operands[memref].type).shape
         for size, index in zip(shape, list(op.operands)[first : first + len(shape)], strict=True):

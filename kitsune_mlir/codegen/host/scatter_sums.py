@@ -6,7 +6,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import tensor
 
 from kitsune_mlir.dialects.sizes import HALF_TYPES
-from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.dialects.verify import operations_named
 
 __all__ = ["widen_scatters"]
 
@@ -15,7 +15,7 @@ ROUNDING = ("arith.addf", "arith.mulf")
 
 def widen_scatters(root: ir.Operation) -> None:
     """Put a `tm_tensor.scatter` of f32 between casts in the place of each that rounds to 16 bits after each number."""
-    for op in [op for op in walk(root) if op.name == "tm_tensor.scatter"]:
+    for op in operations_named(root, "tm_tensor.scatter"):
         block = op.regions[0].blocks[0]
         element = ir.ShapedType(op.results[0].type).element_type
         body = [inner.operation for inner in block.operations]

@@ -15,22 +15,22 @@ from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.nest import Nest, read_nest
 from kitsune_mlir.codegen.host.precompute import precompute_sides
 from kitsune_mlir.codegen.host.reduction import combiner_of
-from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.dialects.verify import operations_named
 
 __all__ = ["vectorize"]
 
 
 def vectorize(root: ir.Operation, machine: Machine) -> None:
     """Replace every `linalg.generic` under `root` that a schedule takes by vector loops."""
-    for op in [o for o in walk(root) if o.name == "linalg.generic"]:
+    for op in operations_named(root, "linalg.generic"):
         nest = read_nest(precompute_sides(channels_last(op, machine), machine))
         if nest is not None and nest.reductions:
             allow_contraction(nest)
-    for function in [o for o in walk(root) if o.name == "func.func"]:
+    for function in operations_named(root, "func.func"):
         for block in function.regions[0].blocks:
             for group in list(find_groups(block, machine)):
                 group.emit()
-    for op in [o for o in walk(root) if o.name == "linalg.generic"]:
+    for op in operations_named(root, "linalg.generic"):
         nest = read_nest(op)
         schedule = None if nest is None else plan(nest, machine)
         if schedule is None:
