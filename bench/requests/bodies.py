@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["CREATURES", "Creature", "State", "first_state", "step"]
+__all__ = ["CREATURES", "Creature", "Parts", "State", "first_state", "ground", "joint", "step"]
 
 GRAVITY, SECONDS = 9.81, 0.005
 RADIUS, FRICTION, SOFT = 0.08, 0.6, 0.2
@@ -49,6 +49,7 @@ def _legs(count: int, segments: int, reach: float) -> Creature:
 CREATURES = {"ant": _legs(4, 2, 0.25), "halfcheetah": _legs(2, 3, 0.2), "humanoid": _legs(4, 3, 0.2)}
 """As many bodies as those of the same name in MuJoCo's examples have, about."""
 
+Parts = tuple[Callable[..., Any], Callable[..., Any]]
 State = tuple[Tensor, Tensor]
 """Places and velocities, [batch, bodies, 3] both."""
 
@@ -66,15 +67,17 @@ def first_state(creature: Creature, batch: int, draw: random.Random, dtype: torc
     return rest + shift, 0.5 * speed
 
 
-def step(creature: Creature, state: State, push: Tensor) -> tuple[State, tuple[Any, ...]]:
+def step(creature: Creature, state: State, push: Tensor, parts: Parts | None = None) -> tuple[State, tuple[Any, ...]]:
     """One step.
 
     Args:
         push: forces on bodies by their mass, [batch, bodies, 3].
+        parts: what is done with a joint, and with a body on the ground: `joint` and `ground`, or as somebody else runs them.
 
     Returns:
         The next state, and the path: which bodies touched the ground in some member of the batch, and the sweeps.
     """
+    joint_, ground_ = parts or (joint, ground)
     x, v = ([*given.unbind(1)] for given in state)
     down = torch.cat((x[0].new_zeros(2), x[0].new_full((1,), -GRAVITY)))  # nothing is copied from the host
     v = [own + SECONDS * (down + force) for own, force in zip(v, push.unbind(1), strict=True)]
@@ -86,10 +89,10 @@ def step(creature: Creature, state: State, push: Tensor) -> tuple[State, tuple[A
         made += 1
         before = list(v)
         for child, parent in enumerate(creature.parents, 1):
-            v[parent], v[child] = _joint(x[parent], x[child], v[parent], v[child], creature.offsets[child - 1])
+            v[parent], v[child] = joint_(x[parent], x[child], v[parent], v[child], creature.offsets[child - 1])
         for body, touches in enumerate(touching):
             if touches:
-                v[body], pressed[body] = _ground(v[body], pressed[body], depths[body])
+                v[body], pressed[body] = ground_(v[body], pressed[body], depths[body])
         change = torch.stack([(new - old).abs().max() for new, old in zip(v, before, strict=True)]).max()
         if bool(change < ENOUGH):
             break
@@ -97,7 +100,7 @@ def step(creature: Creature, state: State, push: Tensor) -> tuple[State, tuple[A
     return (torch.stack(places, 1), torch.stack(v, 1)), (*touching, made)
 
 
-def _joint(a: Tensor, b: Tensor, va: Tensor, vb: Tensor, offset: tuple[float, float, float]) -> tuple[Tensor, Tensor]:
+def joint(a: Tensor, b: Tensor, va: Tensor, vb: Tensor, offset: tuple[float, float, float]) -> tuple[Tensor, Tensor]:
     """Velocities of two bodies that are to keep their distance."""
     apart = b - a
     distance = apart.norm(dim=-1, keepdim=True)
@@ -107,7 +110,7 @@ def _joint(a: Tensor, b: Tensor, va: Tensor, vb: Tensor, offset: tuple[float, fl
     return va + impulse * along, vb - impulse * along
 
 
-def _ground(v: Tensor, pressed: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
+def ground(v: Tensor, pressed: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
     """The velocity of a body that must not sink in, and its impulse so far; other members of the batch keep theirs."""
     touches = depth > 0
     wanted = torch.where(touches, pressed - v[:, 2:] + SOFT / SECONDS * depth.clamp(max=0.01), 0 * depth)

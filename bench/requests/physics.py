@@ -6,7 +6,8 @@
 Cases: `bodies_NAME` are the creatures of `bench/requests/bodies.py` in f32; `mujoco_NAME` environments of mujoco-torch (extra
 `physics`), unmodified, in f64: a batch by `torch.vmap`, "members" the members of a batch one after the other. Each call is a
 step from a state of an episode with random forces or controls, and must agree with eager's to 1e-5 of the largest number of
-the state. Peers and figures are those of `bench.requests.window_run`; "mjx" is MuJoCo's own steps in JAX, where that is.
+the state. Peers and figures are those of `bench.requests.window_run`, and of creatures "parts, trace tree" and "parts,
+compile", the functions of a joint and of the ground by themselves; "mjx" is MuJoCo's own steps in JAX, where that is.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import kitsune_mlir
 from bench.requests import bodies, mujoco_steps
 from bench.requests.window_nets import Net
 from bench.requests.window_peers import DEFAULT
@@ -37,11 +39,27 @@ class Stepped(nn.Module):
     def __init__(self, creature: bodies.Creature):
         super().__init__()
         self.creature = creature
+        self.parts: bodies.Parts = bodies.joint, bodies.ground
 
     def forward(self, given: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, tuple[Any, ...]]:
         """Places, velocities and forces, to places and velocities behind each other, and the path."""
-        (x, v), path = bodies.step(self.creature, given[:2], given[2])
+        (x, v), path = bodies.step(self.creature, given[:2], given[2], self.parts)
         return torch.cat((x, v), -1), path
+
+    def peer(self, name: str) -> Callable[[Any], Any]:
+        """What prepares the peer of this name, for `bench.requests.window_peers`: joints and ground each by a trace tree, or
+        through torch.compile."""
+        kind, _, what = name.partition(", ")
+        if kind != "parts" or what not in ("trace tree", "compile"):
+            raise NotImplementedError(f"there is no peer '{name}'")
+        wrap: Any = (
+            functools.partial(kitsune_mlir.trace_tree, after=2)
+            if what == "trace tree"
+            else functools.partial(torch.compile, dynamic=False)
+        )
+        other = Stepped(self.creature)
+        other.parts = wrap(bodies.joint), wrap(bodies.ground)
+        return lambda given: lambda: [other(x) for x in given]
 
 
 def creature(name: str, batch: int, small: bool) -> tuple[nn.Module, Callable[[random.Random], Any]]:

@@ -35,7 +35,7 @@ from bench.timing import environment, time_calls
 
 NEAR = 1e-3
 """Of the largest value of a round: compiled segments add in another order."""
-OURS = ("window", "window, synchronized", "trace tree")
+OURS = ("parts, trace tree", "trace tree", "window", "window, synchronized")
 Nets = Mapping[str, Net]
 
 
@@ -104,11 +104,12 @@ def measure(name: str, net: Net, asked: argparse.Namespace, paths: int = 0, near
             if number == asked.rounds and asked.device == "cuda" and peer in KNOWN:
                 device[peer] = round(time_calls({peer: call}, rounds=1)[peer] / asked.calls, 4)
     calls = (asked.rounds + 1) * asked.calls
-    while len(compared.paths) < paths and calls < 16 * paths:
+    ours = next((kind for kind in OURS if kind in asked.peers), None)
+    while ours and len(compared.paths) < paths and calls < 16 * paths:
         given = inputs()
-        expected, found = (peers.prepare(peer, given) for peer in ("eager", "window"))
+        expected, found = (peers.prepare(peer, given) for peer in ("eager", ours))
         assert expected is not None and found is not None
-        compared.add("window", found(), expected())
+        compared.add(ours, found(), expected())
         calls += asked.calls
     return {"case": name, "ok": max(compared.errors.values()) < near, **_figures(compared, seconds, device, peers, asked.calls)}
 
@@ -119,19 +120,20 @@ def _figures(
     each = {kind: round(1e3 * statistics.median(times[1:]) / calls, 4) for kind, times in seconds.items() if times[1:]}
     others = {kind: value for kind, value in each.items() if kind not in OURS and kind not in KNOWN}
     best = min(others, key=lambda kind: others[kind])
-    window = peers.captured["window"]
+    ours = next((kind for kind in OURS if kind in each), "eager")
+    window = peers.captured.get("window")
     return {
         "milliseconds": each,
         "device alone": device,
         "best_peer": best,
-        "times": {kind: round(value / each["window"], 3) for kind, value in each.items() if kind != "window"},
+        "times": {kind: round(value / each[ours], 3) for kind, value in each.items() if kind != ours},
         "first round, seconds": {kind: round(times[0], 3) for kind, times in seconds.items()},
         "paths": len(compared.paths),
         "errors": compared.errors,
         "missing": peers.missing,
-        "calls captured": window.taken,
-        "segments": dict(window.segments),
-        "eager": dict(window.eager),
+        "calls captured": window.taken if window else 0,
+        "segments": dict(window.segments) if window else {},
+        "eager": dict(window.eager) if window else {},
         "trace tree": peers.traced,
     }
 
@@ -141,7 +143,7 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--device", default="cpu", choices=list(DEFAULT))
-    parser.add_argument("--peers", help="names, between semicolons; eager and window are always there")
+    parser.add_argument("--peers", help="names, between semicolons; eager is always there")
     parser.add_argument("--calls", type=int, default=40)
     parser.add_argument("--after", type=int)
     parser.add_argument("--rounds", type=int, default=5)
@@ -162,7 +164,7 @@ def run(command: str, nets: Nets, asked: argparse.Namespace, paths: Callable[[st
     """
     torch.backends.cudnn.allow_tf32 = False  # f32 is f32, else paths differ
     peers = [one.strip() for one in asked.peers.split(";")] if asked.peers else DEFAULT[asked.device]
-    asked.peers = tuple(dict.fromkeys(("eager", "window", *peers)))
+    asked.peers = tuple(dict.fromkeys(("eager", *peers)))
     record = Record.open(asked.json)
     where = environment() if asked.device == "cuda" else host.environment()
     record.begin({"command": command, "environment": where, "calls": asked.calls, "rounds": asked.rounds, "size": asked.size})

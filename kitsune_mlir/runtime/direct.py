@@ -14,7 +14,7 @@ from kitsune_mlir.runtime.results import ALIGNMENT, Overwritten, changed, stride
 from kitsune_mlir.runtime.runner import Runner
 from kitsune_mlir.runtime.signature import Signature, torch_dtype
 
-__all__ = ["DirectCall", "direct_call"]
+__all__ = ["DirectCall", "direct_call", "guard_of"]
 
 MISSES = 8
 """Calls whose arguments differ from the last ones in what a guard sees, before new guards are no longer made."""
@@ -99,7 +99,7 @@ class DirectCall:
                 return None
             if self._misses < MISSES:
                 self._misses += 1
-                self._seen = _guard(args)
+                self._seen = guard_of(args)
         try:
             if self._new is not None and into is None:
                 return self._new(args)
@@ -159,7 +159,7 @@ def _unrolled(inputs: int, results: int) -> Callable[..., Callable[[Sequence[Any
     return made["make"]
 
 
-def _guard(args: Sequence[Any]) -> Callable[..., bool] | None:
+def guard_of(args: Sequence[Any]) -> Callable[..., bool] | None:
     """Checks that other arguments are like these: type, dispatch keys, dtype, device, gradient, sizes and strides.
 
     It is what torch.compile's code asks before it runs, one call for all tensors. It holds metadata only, and is false where

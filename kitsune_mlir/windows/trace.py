@@ -197,11 +197,14 @@ class Node:
         items: what is run, in order.
         read: what decides how it goes on; None where the function returns, or the run was not recorded to its end.
         next: nodes by the value that is read.
-        output: leaves of what the function returns: each a `Ref`, or a value as it is; and how they are nested.
+        came: how often values were read for which there is no next node, or the run came here and went not on.
+        output: leaves of what the function returns: each a `Ref`, or a value as it is; how they are nested; and what nests
+            them, where that is quicker.
     """
 
     def __init__(self) -> None:
         self.items: list[Run | Call | Fresh] = []
         self.read: Read | None = None
         self.next: dict[Hashable, Node] = {}
-        self.output: tuple[list[Any], Any] | None = None
+        self.came: dict[Hashable, int] = {}
+        self.output: tuple[list[Any], Any, Callable[[list[Any]], Any] | None] | None = None

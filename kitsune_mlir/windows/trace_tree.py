@@ -6,11 +6,12 @@ import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
 
+from kitsune_mlir.runtime.direct import guard_of
 from kitsune_mlir.windows.recorder import Recorder
 from kitsune_mlir.windows.trace import Node, Places, Ref, at
 from kitsune_mlir.windows.tracing import Root, Tracer
@@ -19,12 +20,14 @@ __all__ = ["TraceTree", "trace_tree"]
 
 MOST = 64
 """Kinds of arguments of a function that trees are kept for."""
+QUICK = 8
+"""Kinds of arguments that are found without comparing all of them."""
 ENOUGH = 64
-"""Recorded runs of one kind, from which on more have to be replayed than recorded."""
+"""Runs of one kind that were not replayed, from which on as many have to be."""
 
 
 def trace_tree(
-    function: Callable[..., Any], *, after: int | None = None, options: Mapping[str, Any] | None = None
+    function: Callable[..., Any], *, hot: int = 2, after: int | None = None, options: Mapping[str, Any] | None = None
 ) -> TraceTree:
     """The same function, whose Python code runs once for each path that it takes.
 
@@ -44,9 +47,11 @@ def trace_tree(
     reason.
 
     Args:
+        hot: how often a path has to come to where it is not known before it is recorded, which takes several times as long as
+            running it; until then the function is run as it is.
         after, options: as of `kitsune_mlir.window`.
     """
-    return TraceTree(function, after, options)
+    return TraceTree(function, hot, after, options)
 
 
 class TraceTree:
@@ -57,11 +62,12 @@ class TraceTree:
         calls: how many were replayed, recorded, and run as they are.
     """
 
-    def __init__(self, function: Callable[..., Any], after: int | None, options: Mapping[str, Any] | None):
+    def __init__(self, function: Callable[..., Any], hot: int, after: int | None, options: Mapping[str, Any] | None):
         functools.update_wrapper(self, function, updated=())
         self.function = function
         self.calls: Counter[str] = Counter()
-        self._after, self._options = after, options
+        self._hot, self._after, self._options = hot, after, options
+        self._quick: list[_Quick] = []
         self._roots: dict[Hashable, Root] = {}
         self._lock = threading.RLock()
         self._compiled = Recorder(after, options).compiled
@@ -70,9 +76,19 @@ class TraceTree:
         """Call the function."""
         if torch.is_grad_enabled() or torch._C._len_torch_dispatch_stack():
             return self._as_is(args, kwargs)
+        state, quick_missed = _state(self.function), False
+        if not kwargs:
+            for quick in self._quick:
+                if quick.fits(args, state):
+                    with self._lock:
+                        output = self._replayed(quick.root, [args[n] for n in quick.tensors])
+                    if output is not _MISSED:
+                        return output
+                    quick_missed = True
+                    break
         tensors: list[torch.Tensor] = []
         try:
-            key = _key((args, kwargs), tensors), _state(self.function)
+            key = _key((args, kwargs), tensors), state
             with self._lock:
                 root = self._roots.get(key)
         except TypeError:  # a value that cannot be compared, or a tensor whose memory is not its own
@@ -85,16 +101,18 @@ class TraceTree:
                 if len(self._roots) == MOST:
                     del self._roots[next(iter(self._roots))]
                 root = self._roots[key] = Root(len(tensors))
-            elif (found := self._replay(root, tensors)) is not None:
-                self.calls["replayed"] += 1
-                root.replays += 1
-                return pytree.tree_unflatten(*found)
+            if not quick_missed and (output := self._replayed(root, tensors)) is not _MISSED:
+                self._note(root, args, kwargs, tensors, state)
+                return output
+            root.misses += 1
+            if root.misses >= ENOUGH and root.replays < root.misses:
+                root.give_up(f"its paths hardly come again: {root.replays} of {root.replays + root.misses} runs were replayed")
+            if root.seen < self._hot:
+                return self._as_is(args, kwargs)
             self.calls["recorded"] += 1
             with Tracer(root, tensors, self._after, self._options) as tracer:
                 output = self.function(*args, **kwargs)
                 tracer.returns(output)
-            if root.runs >= ENOUGH and root.replays < root.runs:
-                root.give_up(f"its paths hardly come again: {root.runs} runs were recorded and {root.replays} replayed")
             return output
 
     def explain(self) -> str:
@@ -113,29 +131,70 @@ class TraceTree:
         self.calls["run as they are"] += 1
         return self.function(*args, **kwargs)
 
-    def _replay(self, root: Root, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], Any] | None:
-        """The output's leaves and how they are nested; None, and everything as it was, where the path is not known."""
+    def _note(self, root: Root, args: Sequence[Any], kwargs: Any, tensors: Sequence[torch.Tensor], state: Hashable) -> None:
+        """Find the next arguments like these sooner."""
+        if kwargs or root.changes:
+            return
+        places = [n for n, one in enumerate(args) if isinstance(one, torch.Tensor)]
+        if len(places) == len(tensors) and (check := guard_of(tensors)) is not None:
+            rest = [(n, one) for n, one in enumerate(args) if n not in places]
+            self._quick = [_Quick(root, len(args), places, rest, check, state), *self._quick[: QUICK - 1]]
+
+    def _replayed(self, root: Root, tensors: Sequence[torch.Tensor]) -> Any:
+        """The output; `_MISSED`, and everything as it was, where the path is not known."""
+        if root.why or (root.gpu is not None and torch._C._cuda_getDevice() != root.gpu):
+            return _MISSED
         places: Places = [*root.places]
         places[: len(tensors)] = tensors
         before = [(places[n], places[n].clone()) for n in root.written] if root.written and root.read else ()
-        compiled, after, stream, node = self._compiled, self._after, root.stream, root
-        while node.output is None:
-            if (read := node.read) is None:
-                break
+        compiled, after, stream = self._compiled, self._after, root.stream
+        node: Node = root
+        value: Hashable = None
+        while node.output is None and node.read is not None:
             for item in node.items:
                 item(places, stream, compiled, after)
-            following: Node | None = node.next.get(read(places))
+            value = node.read(places)
+            following = node.next.get(value)
             if following is None:
                 break
-            node = following  # type: ignore[assignment]
+            node = following
         if node.output is None:
             for tensor, own in before:
                 tensor.copy_(own)
-            return None
+            node.came[value] = root.seen = node.came.get(value, 0) + 1
+            return _MISSED
         for item in node.items:
             item(places, stream, compiled, after)
-        leaves, spec = node.output
-        return [at(places, one) if type(one) is Ref else one for one in leaves], spec
+        self.calls["replayed"] += 1
+        root.replays += 1
+        leaves, spec, plain = node.output
+        found = [at(places, one) if type(one) is Ref else one for one in leaves]
+        return plain(found) if plain is not None else pytree.tree_unflatten(found, spec)
+
+
+_MISSED = object()
+
+
+class _Quick(NamedTuple):
+    """Arguments that are known by their guard: tensors at some places, and others that are the very same objects.
+
+    The function changes none of the tensors, so it does not matter whether they share memory.
+    """
+
+    root: Root
+    count: int
+    tensors: Sequence[int]
+    rest: Sequence[tuple[int, Any]]
+    check: Callable[..., bool]
+    state: Hashable
+
+    def fits(self, args: Sequence[Any], state: Hashable) -> bool:
+        """Whether these are such."""
+        if len(args) != self.count or state != self.state or self.root.why or self.root.changes:
+            return False
+        if any(args[n] is not one for n, one in self.rest):
+            return False
+        return self.check(*[args[n] for n in self.tensors])
 
 
 def _key(value: Any, tensors: list[torch.Tensor]) -> Hashable:

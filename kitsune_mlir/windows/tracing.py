@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +32,8 @@ class Root(Node):
         arguments: how many tensors it has.
         places: the tensors of a run by number: None, but for those from outside, which are held.
         written: numbers of the arguments and tensors from outside that some run changes.
-        runs, replays: how many were recorded, and replayed.
+        runs, replays, misses: how many were recorded, replayed, and not replayed.
+        seen: how often the path has come that was not known the last time.
         gpu: the index of the GPU that it runs on; None on the host.
     """
 
@@ -41,13 +43,19 @@ class Root(Node):
         self.arguments = arguments
         self.places: Places = [None] * arguments
         self.written: set[int] = set()
-        self.runs = self.replays = 0
+        self.runs = self.replays = self.misses = 0
+        self.seen = 0
         self.gpu: int | None = None
 
     def give_up(self, why: str) -> None:
         """Trace it no more; what is held is let go."""
         self.why = self.why or why
-        self.next, self.items = {}, []
+        self.next, self.items, self.came = {}, [], {}
+
+    @property
+    def changes(self) -> bool:
+        """Whether some run changes an argument."""
+        return bool(self.written) and min(self.written) < self.arguments
 
     @property
     def stream(self) -> int:
@@ -103,7 +111,8 @@ class Tracer(Recorder):
         self.reads.off = True
         self.cut()
         leaves, spec = pytree.tree_flatten(output)
-        self._node.output = [self._ref(one) if isinstance(one, torch.Tensor) else one for one in leaves], spec
+        given = [self._ref(one) if isinstance(one, torch.Tensor) else one for one in leaves]
+        self._node.output = given, spec, _plain(spec, len(leaves))
         if self._at < len(self._node.items) or self._node.read is not None:
             self.give_up(_OTHER)
         self.root.runs += 1
@@ -275,6 +284,13 @@ class Tracer(Recorder):
 
 
 _OTHER = "its calls differ though what it was given and what it read are the same"
+
+
+def _plain(spec: Any, count: int) -> Callable[[list[Any]], Any] | None:
+    """What makes an output of its leaves, where it is one leaf or a tuple of leaves."""
+    if spec == pytree.tree_structure(0):
+        return operator.itemgetter(0)
+    return tuple if spec == pytree.tree_structure((0,) * count) else None
 
 
 class _Reads(TorchFunctionMode):

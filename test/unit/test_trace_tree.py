@@ -37,7 +37,7 @@ def test_networks_that_read_values(name):
     draw = random.Random(0)
     model, make = NETS[name].make(True)
     model.eval()
-    traced = trace_tree(model, after=NEVER)
+    traced = trace_tree(model, hot=1, after=NEVER)
     given = [make(draw) for _ in range(4)]
     wanted = [model(x) for x in given]
     for _ in range(2):
@@ -55,7 +55,7 @@ def test_random_programs():
         def program(*tensors, seed=seed):
             return [one for one in random_program(seed, list(tensors))[1:]]
 
-        traced = trace_tree(program, after=NEVER)
+        traced = trace_tree(program, hot=1, after=NEVER)
         for number in range(3):
             torch.manual_seed(seed if number < 2 else number)
             given = [torch.randn(3, 4), torch.randn(3, 4), torch.randn(4)]
@@ -75,7 +75,7 @@ def test_compiled_segments_are_launched_by_addresses_alone():
             return torch.relu(z).T, z
         return torch.sigmoid(z * 2)[:, ::2] * 3, z
 
-    traced = trace_tree(f, after=1)
+    traced = trace_tree(f, hot=1, after=1)
     draw = [(torch.randn(7, 24), torch.randn(8, 24)) for _ in range(12)]
     for x, y in itertools.chain(draw, draw):
         assert same(traced(x, y), f(x, y), 1e-5)
@@ -103,7 +103,7 @@ def test_what_was_changed_is_restored_where_a_path_is_new():
             x.add_(1)
         return x + plain_state
 
-    traced = trace_tree(f, after=NEVER)
+    traced = trace_tree(f, hot=1, after=NEVER)
     for number in range(9):
         x = torch.randn(4)
         own = x.clone()
@@ -120,7 +120,7 @@ def test_outputs_are_what_eager_gives():
         made += x
         return {"view": x[1:], "same": x, "outside": buffer, "made": made, "none": None, "flag": flag, "empty": x[:0] * 2}
 
-    traced = trace_tree(f, after=NEVER)
+    traced = trace_tree(f, hot=1, after=NEVER)
     for flag in (True, True, 1, 1):
         x = torch.randn(3)
         found = traced(x, flag)
@@ -137,11 +137,11 @@ def test_outputs_are_what_eager_gives():
         "Tensor.numpy": lambda x: torch.from_numpy((x + 1).numpy() * 2),
         "changes an argument": lambda x: torch.add(x, 1, out=torch.empty(3)),
         "compare it on the device": lambda x: x * float(x.sum()),
-        "hardly come again: 64 runs were recorded and 0 replayed": lambda x: x * int(10 * x[0]),
+        "hardly come again: 0 of 64 runs were replayed": lambda x: x * int(10 * x[0]),
     }.items(),
 )
 def test_what_is_not_traced_is_run_as_it_is(what, f):
-    traced = trace_tree(f, after=NEVER)
+    traced = trace_tree(f, hot=1, after=NEVER)
     for number in range(70):
         x = torch.full((3,), 0.1 * number)
         torch.manual_seed(0)
@@ -158,14 +158,14 @@ def test_an_impure_function_is_noticed():
         flag = bool(x.sum() > 0)
         return x + 1 if next(calls) % 2 else torch.relu(x) * (2 if flag else 3)
 
-    traced = trace_tree(f, after=NEVER)
+    traced = trace_tree(f, hot=1, after=NEVER)
     for value in (1.0, -1.0, 1.0, -1.0, 0.5, float("nan")):
         traced(torch.full((3,), value))
     assert "are the same" in traced.explain() or traced.calls["replayed"]
 
 
 def test_gradients_windows_and_odd_arguments_are_run_as_they_are():
-    traced = trace_tree(lambda x, *more: torch.tanh(x) * 2, after=NEVER)
+    traced = trace_tree(lambda x, *more: torch.tanh(x) * 2, hot=1, after=NEVER)
     x = torch.randn(5)
     with torch.enable_grad():
         y = traced(x.clone().requires_grad_())
@@ -185,7 +185,7 @@ def test_an_error_leaves_what_came_before_it():
             raise ValueError("too large")
         return x * 2
 
-    traced = trace_tree(f, after=NEVER)
+    traced = trace_tree(f, hot=1, after=NEVER)
     for start in (0.0, 0.0, 50.0, 50.0, 0.0):
         x = torch.full((4,), start)
         if start:
@@ -194,3 +194,10 @@ def test_an_error_leaves_what_came_before_it():
             assert x.equal(torch.full((4,), 2 * (start + 1)))
         else:
             assert traced(x).equal(torch.full((4,), 2.0)) and x.equal(torch.ones(4))
+
+
+def test_paths_are_recorded_when_they_come_again():
+    traced = trace_tree(lambda x: x * 2 if bool(x > 0) else x * 3, after=NEVER)
+    for value, factor in ((1.0, 2), (2.0, 2), (3.0, 2), (-1.0, 3), (-2.0, 3), (-3.0, 3), (4.0, 2)):
+        assert float(traced(torch.tensor(value))) == value * factor
+    assert traced.calls == {"run as they are": 2, "recorded": 2, "replayed": 3}
