@@ -11,7 +11,7 @@ from torch_mlir import ir
 from torch_mlir.dialects.builtin import ModuleOp
 
 from kitsune_mlir.cache.store import store_of
-from kitsune_mlir.codegen.gpu.compile import GpuCode, compile_launches, joined
+from kitsune_mlir.codegen.gpu.compile import GpuCode, compile_launches, joined, with_one_arena
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision
 from kitsune_mlir.codegen.host.compile import compile_host
@@ -239,9 +239,7 @@ def with_requests(code: Code, others: Sequence[tuple[Code, int]]) -> Code:
     for other, least in others:
         (kernel,) = other.kernels
         kernels.append(dataclasses.replace(kernel, manifest=dataclasses.replace(kernel.manifest, least_requests=least)))
-    arena = max(kernel.manifest.arena_bytes for kernel in kernels)  # all launches on a stream share one
-    kernels = [dataclasses.replace(one, manifest=dataclasses.replace(one.manifest, arena_bytes=arena)) for one in kernels]
-    return _code_of(code.tiles, code.machine, kernels, 1, code.summary["slow"])
+    return _code_of(code.tiles, code.machine, with_one_arena(kernels), 1, code.summary["slow"])
 
 
 def _code_of(
@@ -266,6 +264,7 @@ def _code_of(
             for code in kernels
         ],
         "launches": launches,
+        "arena_bytes": kernels[0].manifest.arena_bytes + sum(code.manifest.partial_bytes for code in kernels[:launches]),
         "engines": [dataclasses.asdict(choice) for code in kernels[:launches] for choice in code.engines],
         "slow": list(slow),
     }

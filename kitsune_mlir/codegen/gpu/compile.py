@@ -24,7 +24,7 @@ from kitsune_mlir.dialects.unchanged import lasting
 from kitsune_mlir.errors import AssemblyTimeout, CompileError, TargetError
 from kitsune_mlir.runtime.manifest import Manifest
 
-__all__ = ["EngineChoice", "GpuCode", "compile_gpu", "compile_launches", "joined", "ptx_of"]
+__all__ = ["EngineChoice", "GpuCode", "compile_gpu", "compile_launches", "joined", "ptx_of", "with_one_arena"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,13 @@ def compile_launches(
     """
     with module.context, ir.Location.unknown(), lasting():
         alone = _alone(module.operation, name)
-        return _compiled(_program_of(alone), options or KernelOptions(), watch, store)
+        return with_one_arena(_compiled(_program_of(alone), options or KernelOptions(), watch, store))
+
+
+def with_one_arena(kernels: Sequence[GpuCode]) -> tuple[GpuCode, ...]:
+    """Kernels of one program, whose launches on a stream share the largest of their arenas."""
+    arena = max(kernel.manifest.arena_bytes for kernel in kernels)
+    return tuple(dataclasses.replace(one, manifest=dataclasses.replace(one.manifest, arena_bytes=arena)) for one in kernels)
 
 
 def compile_gpu(

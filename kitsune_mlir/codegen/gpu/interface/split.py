@@ -37,6 +37,7 @@ class Split:
         spread: every piece's block adds up, stores and posts a part of the tile.
         chained: every piece's block stores and posts a part of the tile, and waits for the pieces before its own alone. There
             may be more of them than blocks.
+        own: the memory is zero at first and nobody else's: other numbers could be taken for flags that are there.
     """
 
     pieces: int
@@ -46,6 +47,7 @@ class Split:
     whole: int = 0
     spread: bool = False
     chained: bool = False
+    own: bool = False
 
     @property
     def posts(self) -> int:

@@ -319,12 +319,12 @@ class Builder:
         first, count = dealt or (advance(mine.first, operands.start, mine.count), mine.count)
         partials = self._partials()
         shared = self.state, plan, self.shared, self.scratch, self.barrier_base, operands
-        ending = self.endings.of.get(number)
-        end = None if ending is None else ending.end(self._count)
+        end = None if (ending := self.endings.of.get(number)) is None else ending.end(self._count)
         return TaskContext(*shared, first, partials, count, end)
 
     def _partials(self) -> Value:
-        return offset(self.workspace, self.manifest.partials_offset)
+        shared = self.needs.shared_partials
+        return offset(self.workspace, self.manifest.partials_offset) if shared is None else self.arguments.pointer(shared)
 
     def _count(self, argument: int) -> Value:
         """What an argument holds, i64: no task writes it."""

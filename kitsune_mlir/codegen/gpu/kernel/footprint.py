@@ -33,11 +33,14 @@ class Footprint:
         barriers: mbarriers of the task with the most.
         cluster: blocks of a cluster.
         numbered: whether blocks have the numbers of their multiprocessors (`AllBlocks.numbered`).
+        arena_bytes: of the arena, with what lies behind it.
         maps: number of each tensor map: (argument, offset, map) in the order of the kernel's parameters.
         members: each task as the operand of a body.
         places: by memory of a buffer, (argument of the program, offset), the number of the kernel's pointer to it. A launch of
             several takes pointers to what it uses, in the order of use, so that equal launches have equal code; None for any
             other kernel, which takes the program's arguments.
+        shared_partials: number of the pointer to memory behind the arena, where launches that follow each other all have their
+            partial results; None where these are in the kernel's own memory.
 
     Raises:
         CompileError: the plans do not fit one kernel.
@@ -67,6 +70,12 @@ class Footprint:
         used = dict.fromkeys(buffer.memory for plan in plans for buffer in plan.task.buffers)
         used |= dict.fromkeys((argument, 0) for plan in plans for argument in counts_of(plan.task.op))
         apart = {PDL_PRIMARY, PDL_SECONDARY} & {*program.function.attributes} and not schedule.shared
+        self.arena_bytes = program.argument_bytes("arena")[0]
+        self.shared_partials: int | None = None
+        if apart and self.partial_bytes and not any(plan.split and plan.split.own for plan in plans):
+            behind = -(-self.arena_bytes // 256) * 256
+            self.shared_partials, used[program.inputs + program.results, behind] = len(used), None
+            self.arena_bytes = behind + self.partial_bytes
         self.places = {memory: number for number, memory in enumerate(used)} if apart else None
         self.members = [
             Member(plan.task, tuple(map(self._number_of, plan.tensor_maps)), place, start)
@@ -143,9 +152,9 @@ class Footprint:
             threads=self.threads,
             shared_bytes=0,
             slots=self.slots * requests,
-            partial_bytes=self.partial_bytes * requests,
+            partial_bytes=self.partial_bytes * requests if self.shared_partials is None else 0,
             scratch_bytes=-(-max(plan.scratch_bytes for plan in plans) // 256) * 256,
-            arena_bytes=program.argument_bytes("arena")[0],
+            arena_bytes=self.arena_bytes,
             input_bytes=program.argument_bytes("input"),
             result_bytes=program.argument_bytes("result"),
             overwrites=program.overwrites if max(program.overwrites, default=-1) >= 0 else (),

@@ -89,7 +89,7 @@ class RecurrenceEngine(Engine):
                 **{"held": layout.held, "stored": layout.stored, "again": layout.own_k_blocks - layout.held - layout.stored},
                 **{"together": layout.together, "passes": layout.passes, "flagged": layout.flagged},
             },
-            split=Split(layout.pieces, groups * 2 * layout.state_bytes, groups, layout.pieces, spread=True),
+            split=Split(layout.pieces, groups * 2 * layout.state_bytes, groups, layout.pieces, spread=True, own=True),
             private=found,
         )
 
