@@ -145,6 +145,7 @@ def measure(path: Path, case: BenchCase, peers: Sequence[str], rates: Mapping[st
     if entry["own"] < SHORT:
         timed = sample_calls(captured, each=3, batch=BATCH, queued=True)
         entry["back_to_back"] = {name: summary(samples) for name, samples in timed.items()}
+    entry["memory"]["discarded"] = program.discard_weights()  # last: the model is gone with them
     return entry
 
 

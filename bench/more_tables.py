@@ -63,25 +63,33 @@ def _pair(entry: Mapping[str, Any]) -> tuple[float, float]:
 
 def memory_table(entries: Entries) -> list[str]:
     """Memory of a call, weights and inputs included, beside that of Inductor's code; the largest shares are named."""
-    shares = {}
+    shares, alone = {}, {}
     for name, e in entries.items():
         memory = e.get("memory", {})
         if {"kitsune", "compile"} <= memory.keys():
-            shares[name] = (memory["given"] + memory["kitsune"]) / (memory["given"] + memory["compile"])
+            ours, peer = memory["given"] + memory["kitsune"], memory["given"] + memory["compile"]
+            shares[name] = ours / peer
+            if "discarded" in memory:
+                alone[name] = (ours - memory["discarded"]) / peer
     if not shares:
         return ["Not measured."]
     lines = [
         f"{len(shares)} models: geometric mean {geometric_mean(shares.values()):.2f} of what `torch.compile` takes, most "
         f"{max(shares.values()):.2f}. Megabytes at the highest point of a call, as PyTorch's allocator counts them: weights, "
-        "inputs and results, packed copies of weights, arenas. The largest shares:",
-        "",
-        "| case | given | kitsune | compile | share |",
-        "| --- | --- | --- | --- | --- |",
+        "inputs and results, packed copies of weights, arenas."
     ]
+    if alone:
+        lines[0] += (
+            f" Without the model's own weights of which the program has copies (`Program.discard_weights`), {len(alone)} "
+            f"models: geometric mean {geometric_mean(alone.values()):.2f}, most {max(alone.values()):.2f}."
+        )
+    lines[0] += " The largest shares:"
+    lines += ["", "| case | given | kitsune | compile | share | without |", "| --- | --- | --- | --- | --- | --- |"]
     for name in sorted(shares, key=lambda n: -shares[n])[:SHOWN]:
         memory = entries[name]["memory"]
         given, own, peer = (memory[key] / 1e6 for key in ("given", "kitsune", "compile"))
-        lines.append(f"| {name} | {given:.1f} | {given + own:.1f} | {given + peer:.1f} | {shares[name]:.2f} |")
+        without = f"{alone[name]:.2f}" if name in alone else "–"
+        lines.append(f"| {name} | {given:.1f} | {given + own:.1f} | {given + peer:.1f} | {shares[name]:.2f} | {without} |")
     return lines
 
 

@@ -23,7 +23,7 @@ from kitsune_mlir.runtime.signature import Access, Signature, torch_dtype
 from kitsune_mlir.runtime.structure import structure_of
 from kitsune_mlir.runtime.taken import takers
 from kitsune_mlir.runtime.timeline import Timeline
-from kitsune_mlir.runtime.weights import WeightCopies, placed, without_values
+from kitsune_mlir.runtime.weights import WeightCopies, discarded, placed, without_values
 
 __all__ = ["Program", "Runner"]
 
@@ -104,6 +104,19 @@ class Program:
         parts = (self.target, self.signature, {**self.weights, **weights}, runner, self._ir, self.summary, self.artifacts)
         made = Program(*parts, self.seconds, problem, (self._in_spec, self._out_spec))
         return made if self._counts else made.uncounted()
+
+    def discard_weights(self) -> int:
+        """Give back the memory of the model's weights of which the program has copies in another form; how many bytes it was.
+
+        Neither the model nor other programs of these weights can be used after that, and this one can be saved only with
+        `weights=False`. Weights that it reads where they lie stay.
+        """
+        self._usable_runner()
+        self._copies.refresh()
+        gone, size = discarded(self.signature, self.weights, self._weight_tensors)
+        self.weights |= gone
+        self._copies, self._always = WeightCopies(), self._direct
+        return size
 
     def uncounted(self) -> Program:
         """Itself, which leaves it to its caller to count changes of the arguments that it writes to."""

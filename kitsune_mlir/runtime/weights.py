@@ -12,7 +12,7 @@ from kitsune_mlir.runtime.derived import evaluate, sources_of
 from kitsune_mlir.runtime.results import in_order
 from kitsune_mlir.runtime.signature import Signature, Weight, torch_dtype
 
-__all__ = ["WeightCopies", "WeightCopy", "placed", "without_values"]
+__all__ = ["WeightCopies", "WeightCopy", "discarded", "placed", "without_values"]
 
 _VERSION = attrgetter("_version")
 
@@ -135,6 +135,29 @@ def _between_zeros(weight: Weight, like: Any) -> Any:
     rows, count = weight.beside
     whole = in_order(like.new_zeros(weight.wide), weight.order).unflatten(0, (-1, count, rows))
     return whole.unflatten(3, (count, weight.shape[1])).diagonal(0, 1, 3).movedim(-1, 1)
+
+
+def discarded(signature: Signature, weights: Mapping[str, Any], tensors: Sequence[Any]) -> tuple[dict[str, Any], int]:
+    """Give back the memory of weights that a program has copies of, but those that it returns: these names, each with a tensor
+    without values, and the bytes.
+
+    Args:
+        weights: the model's own, by name. tensors: what the program takes, as `placed` gave it.
+    """
+    import torch
+
+    returned = {output.argument for output in signature.outputs}
+    kept = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+    kept |= {weights[name].untyped_storage().data_ptr() for name in weights if name in returned}
+    found, size = {}, 0
+    for name in (weight.name for weight in signature.supplied):
+        storage = weights[name].untyped_storage()
+        if storage.data_ptr() in kept or storage.device.type == "meta" or not storage.resizable():
+            continue
+        found[name] = torch.empty_like(weights[name], device="meta")
+        size += storage.nbytes()
+        storage.resize_(0)
+    return found, size
 
 
 def without_values(weights: Mapping[str, Any]) -> str | None:

@@ -210,10 +210,12 @@ def test_predictions_and_memory_name_the_farthest():
     now = {"milliseconds": {"slow": 0.5, "gone": 1.0}, "commit": "c" * 40, "command": "made"}
     assert prediction_table(entries, now)[0].startswith("1 models: 1 predicted within a factor of 1.5 (100 %)")
     assert prediction_table({"unknown": entries["unknown"]})[0].startswith("Not measured")
-    held = {"memory": {"given": 10**6, "kitsune": 3 * 10**6, "compile": 10**6}}
-    lines = memory_table({"more": held, "same": {"memory": {**held["memory"], "kitsune": 10**6}}, "no peer": {"memory": {}}})
+    held = {"given": 10**6, "kitsune": 3 * 10**6, "compile": 10**6}
+    more = {"memory": {**held, "discarded": 5 * 10**5}}
+    lines = memory_table({"more": more, "same": {"memory": {**held, "kitsune": 10**6}}, "no peer": {"memory": {}}})
     assert lines[0].startswith("2 models: geometric mean 1.41") and "most 2.00" in lines[0]
-    assert lines[4] == "| more | 1.0 | 4.0 | 2.0 | 2.00 |"
+    assert "1 models: geometric mean 1.75, most 1.75. The largest" in lines[0]
+    assert lines[4] == "| more | 1.0 | 4.0 | 2.0 | 2.00 | 1.75 |" and lines[5].endswith("| 1.00 | – |")
 
 
 def test_references_are_in_float64_where_there_is_one():

@@ -1,10 +1,12 @@
 """What a call needs at most, as it is said before the first one, beside what calls have."""
 
+import pytest
 import torch
 from torch import fx, nn
 
 import kitsune_mlir
 from kitsune_mlir.dynamo.peak import peak_bytes
+from kitsune_mlir.errors import PackageError, TargetError
 from kitsune_mlir.runtime.memory import Memory, bytes_of
 
 
@@ -65,3 +67,31 @@ def test_explain_says_what_a_graph_needs():
     assert len(graph.programs) == 2 and graph.between >= 2 * x.nbytes
     own = sum(program.memory.arena for program in graph.programs)
     assert "A call needs at most" in str(found) and (own > 0) == ("0 B of programs' own" not in str(found))
+
+
+def test_weights_that_the_program_has_copies_of_can_go():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.folded, self.norm, self.read = nn.Conv2d(3, 5, 3, bias=False), nn.BatchNorm2d(5), nn.Linear(7, 4)
+            self.scale = nn.Parameter(torch.randn(4))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.read(self.norm(self.folded(x))) + self.scale.exp(), self.scale
+
+    model, x = Model().eval(), torch.randn(2, 3, 9, 9)
+    program = kitsune_mlir.compile(model, (x,), target="host")
+    wanted, weight = program(x)[0].clone(), model.read.weight.clone()
+    held = {name: tensor.untyped_storage().nbytes() for name, tensor in model.named_parameters()}
+    gone = program.discard_weights()
+    left = {name: tensor.untyped_storage().nbytes() for name, tensor in model.named_parameters()}
+    assert left["folded.weight"] == 0 and gone >= held["folded.weight"] == model.folded.weight.nbytes
+    assert left["scale"] == held["scale"] and program(x)[1].data_ptr() == model.scale.data_ptr(), "is returned"
+    assert torch.equal(program(x)[0], wanted) and torch.equal(model.read.weight, weight)
+    assert program.discard_weights() == 0
+    with pytest.raises(PackageError, match="weights=False"):
+        program.save("never.kit")
+    with pytest.raises(TargetError, match=r"folded\.weight.*meta"):
+        program.with_weights({"read.weight": weight})(x)
+    again = program.with_weights({n: torch.randn(t.shape) if t.is_meta else t for n, t in program.weights.items()})
+    assert again(x)[0].shape == wanted.shape
