@@ -22,6 +22,7 @@ from kitsune_mlir.codegen.gpu.lower import Emitted
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView, program_functions
 from kitsune_mlir.runtime.cuda_executor import CudaExecutor
+from kitsune_mlir.runtime.cuda_runner import CudaRunner
 from kitsune_mlir.runtime.manifest import Parameter
 from kitsune_mlir.runtime.manifest_check import check_manifest
 from kitsune_mlir.runtime.program import Program
@@ -237,3 +238,31 @@ def test_a_kernel_gets_the_pointers_that_it_takes(fake):  # noqa: F811
 def test_pointers_that_no_program_has(parameters, words):
     with pytest.raises(ValueError, match=words):
         check_manifest(dataclasses.replace(SOME, parameters=parameters))
+
+
+def test_launches_share_the_memory_of_partial_results():
+    """They lie behind the arena, as many bytes as the launch with the most needs; not those of a recurrent layer (flags)."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm, self.last = nn.Linear(4096, 128), nn.LayerNorm(128), nn.Linear(128, 64)
+            self.long, self.recurrent = nn.Linear(8192, 64), nn.GRU(64, 64, batch_first=True)
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            sums = self.last(self.norm(self.first(x))) + self.long(y)
+            return self.recurrent(sums.view(4, 64, 64))[0]
+
+    program = compiled(Model().bfloat16().eval(), torch.randn(256, 4096).bfloat16(), torch.randn(256, 8192).bfloat16())
+    found = [manifest for manifest, _ in CudaRunner.read_kernels(program.artifacts)]
+    pieces = {one["task"]: one["pieces"] for one in program.summary["engines"] if one["engine"] != "recurrence"}
+    places: dict[bool, set[int]] = {True: set(), False: set()}
+    for manifest in found:
+        ((task, engine, _),) = manifest.tasks
+        pointers = [p.offset for p in manifest.parameters if p.kind == "arena"]
+        places[pieces.get(task, 1) > 1].update(pointers)
+        assert bool(manifest.partial_bytes) == (engine == "recurrence")
+    behind = max(places[True])
+    assert sum(count > 1 for count in pieces.values()) > 1 and max(places[False]) < behind
+    assert {manifest.arena_bytes for manifest in found} == {program.summary["arena_bytes"] - found[-1].partial_bytes}
+    assert found[0].arena_bytes >= behind + 4 * 256 * 128, "a whole result's sums, of the first product"
