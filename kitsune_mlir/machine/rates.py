@@ -127,7 +127,7 @@ VECTOR_WEIGHTS = RateTable({
     "arith.divsi": 20.0, "arith.divui": 20.0, "arith.remsi": 20.0, "arith.remui": 20.0,
     "arith.extf": 0.25, "arith.truncf": 0.5, "arith.constant": 0.0, "linalg.index": 0.5, "linalg.yield": 0.0,
     }, "instructions", "2026-11-21", ZOO_FIT, "of an element, beside an addition, which is one")
-SIMULATED_WEIGHTS = RateTable({**VECTOR_WEIGHTS, "math.sin": 18.0, "math.cos": 18.0, "math.powf": 90.0}, "instructions",
+SIMULATED_WEIGHTS = RateTable({**VECTOR_WEIGHTS, "math.sin": 36.0, "math.cos": 36.0, "math.powf": 90.0}, "instructions",
     "2026-11-27", OPERATORS_FIT, "the same, as the simulator counts them")
 SLOWER_MATRIX = RateTable({1: 1.0, 2: 1.0, 4: 2.0, 8: 12.0}, "times", "2026-11-22",
     "the vendor's figures, beside the measured rate of bf16",
@@ -254,6 +254,8 @@ class EngineRates:
         level: seconds that each reduction adds to a tile.
         overlaps: share of the stores and of `finish` that the block's next tile hides.
         gather: seconds that a tile takes longer whose addresses are read from memory first.
+        f32_tensor: share of `tensor` that products of f32 numbers reach, each as several of TF32 numbers.
+        halving_rate: bytes a second of their operands that it takes apart; 0: as many as come.
         date, source, device: as for `Rate`.
     """
 
@@ -269,6 +271,8 @@ class EngineRates:
     level: float = 0.0
     overlaps: float = 0.0
     gather: float = GATHER
+    f32_tensor: float = 1.0
+    halving_rate: float = 0.0
     date: str = "2026-11-21"
     source: str = ZOO_FIT
     device: str = DEVICE
@@ -297,9 +301,10 @@ ENGINES: dict[str, EngineRates] = {
 
 _OPERATORS = {"date": "2026-11-27", "source": OPERATORS_FIT}
 SIMULATED: dict[str, EngineRates] = {
+    "mma": dataclasses.replace(ENGINES["mma"], f32_tensor=0.75, halving_rate=1e6 * MMA_HALVING_RATE, **_OPERATORS),
     "simt": dataclasses.replace(ENGINES["simt"], turn=0.1e-6, overlaps=0.9, gather=0.3e-6, **_OPERATORS),
     "scatter": dataclasses.replace(ENGINES["scatter"], turn=0.1e-6, overlaps=0.9, **_OPERATORS),
-    "conv": dataclasses.replace(ENGINES["conv"], tensor=0.65, **_OPERATORS),
+    "conv": dataclasses.replace(ENGINES["conv"], tensor=0.65, f32_tensor=0.6, **_OPERATORS),
     "chain": dataclasses.replace(ENGINES["chain"], overlaps=0.8, **_OPERATORS),
 }
 """What the simulator takes in place of `ENGINES`, by which modes are chosen: those choices were measured, and stay."""

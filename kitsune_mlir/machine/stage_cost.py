@@ -133,7 +133,7 @@ def cost_of(work: Work, target: Target, own: rates.EngineRates | None = None) ->
     clock = target.vector_rate / target.workers / (REFERENCE.vector_rate / REFERENCE.workers)
     tensor_rate = own.tensor * target.matrix_rate / target.workers * (2 / max(2, work.element_bytes))
     if work.element_bytes == 4:
-        tensor_rate /= engine.f32_products
+        tensor_rate *= own.f32_tensor / engine.f32_products
     vector_rate = own.vector * target.vector_rate / 2 / target.workers  # a fused multiply-add counts as two in the target
     caches = target.cache_rate / target.part / REFERENCE.cache_rate
     fixed = (work.levels * own.level + work.steps * work.step_seconds) / clock
@@ -146,6 +146,8 @@ def cost_of(work: Work, target: Target, own: rates.EngineRates | None = None) ->
     if engine.beside_columns is not None and work.cols > engine.beside_columns:
         fixed += (work.gathered_bytes / rates.GATHERED_RATE + work.atomic_bytes / rates.ADDED_RATE) / clock
     load = (work.read_bytes - work.copied_bytes) / (own.load_rate * caches) + work.copied_bytes / (rates.COPY_RATE * clock)
+    if work.element_bytes == 4 and work.tensor_ops and own.halving_rate:
+        load = max(load, work.read_bytes / (own.halving_rate * clock))
     cost = Cost(
         start=own.start / clock,
         finish=own.finish / clock,

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import kitsune_mlir
 from test.programs.emulated import compiled, emulated, engines
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -70,3 +71,19 @@ def test_larger_ones_of_f32_and_others_have_tensor_cores(a, b):
     dtype = BF16 if a == (63, 129) else F32
     program = compiled(lambda x, y: x @ y, [torch.randn(a).to(dtype), torch.randn(b).to(dtype)])
     assert "simt" not in engines(program)
+
+
+@pytest.mark.parametrize(
+    "equation, b", [("abc,abd->acd", (7, 129, 31)), ("abc,ab->ac", (7, 129)), ("abc,abd->adc", (7, 129, 1))]
+)
+def test_outer_dimensions_are_summed_where_they_lie(equation, b):
+    torch.manual_seed(0)
+    x, y = torch.randn(7, 129, 100), torch.randn(b)
+
+    def function(x, y):
+        return torch.einsum(equation, x, y)
+
+    exact = function(x.double(), y.double())
+    found = kitsune_mlir.compile(function, (x, y), target="host")(x, y)
+    assert found.shape == exact.shape and (found.double() - exact).norm() <= 2e-6 * exact.norm()
+    assert len(engines(compiled(function, [x, y]))) == 1, "no stage that only moves"
