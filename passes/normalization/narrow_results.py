@@ -1,7 +1,7 @@
 """Results that are exact widenings stay narrow: what torch rounds to bf16 and computes on in f32 is stored as bf16.
 
 The importer writes LayerNorm of a bf16 tensor as a widened tensor and f32 work on it. Where a stage ends between the two, the
-tensor goes through memory; half of the bytes hold nothing. Likewise a product's f32 sums that whoever reads them rounds first.
+tensor goes through memory; half of the bytes hold nothing. Likewise f32 sums of a product or a scan that whoever reads them rounds first.
 """
 
 from torch_mlir import ir
@@ -13,9 +13,12 @@ from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.passes.reductions.associative import generic
 
 
+SCAN = "tm_tensor.scan"
+
+
 def narrow_results(module: ir.Operation) -> None:
-    """Let element-wise ops yield the narrow value that they widen last, and their users widen it; round products at once."""
-    for op in [op for op in walk(module) if is_contraction(op)]:
+    """Let element-wise ops yield the narrow value that they widen last, and their users widen it; round sums at once."""
+    for op in [op for op in walk(module) if is_contraction(op) or op.name == SCAN]:
         _round(op.results[0])
     for op in [op for op in walk(module) if is_generic(op)]:
         if all(kind == "parallel" for kind in iterator_kinds(op)):
@@ -25,9 +28,9 @@ def narrow_results(module: ir.Operation) -> None:
 
 
 def _round(sums: ir.Value) -> None:
-    """Round a product's sums in an op of its own, where every user is a reduction that begins with that.
+    """Round sums in an op of its own, where every user is a reduction that begins with that.
 
-    An element-wise user does it in the product's stage.
+    An element-wise user does it in the stage of the sums.
     """
     uses = [(use.owner.operation, use.operand_number) for use in sums.uses]
     casts: list[ir.Operation] = []

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.access import is_tensor, iterator_kinds
+from kitsune_mlir.dialects.access import ALONG_ROWS, is_tensor, iterator_kinds
 from kitsune_mlir.dialects.attribute_table import NO_FUSION
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.verify import captures
 
-__all__ = ["costs_nothing", "reads_as_much"]
+__all__ = ["costs_nothing", "made_for_rows", "reads_as_much"]
 
 MOST_WORK = 6
 """Of arithmetic for an element, in additions: less than a load of it takes."""
@@ -41,6 +41,15 @@ def costs_nothing(maker: Sequence[ir.Operation], reader: Sequence[ir.Operation])
     own = {hash(op) for op in (*maker, *reader)}
     read = {hash(use.owner.operation) for op in maker for result in op.results for use in result.uses}
     return read <= own and reads_as_much(maker)
+
+
+def made_for_rows(op: ir.Operation, reader: ir.Operation) -> bool:
+    """Whether a map is read by a scan or a sort alone, which does it on the way and reads fewer bytes so than the map's result
+    has. Joined with what makes its operands, it would store them all."""
+    if reader.name not in ALONG_ROWS or not _is_map(op) or {use.owner.operation for use in op.results[0].uses} != {reader}:
+        return False
+    inputs = {v for v in list(op.operands)[:-1] if is_tensor(v)}
+    return sum(tensor_bytes(v.type) for v in inputs) <= tensor_bytes(op.results[0].type)
 
 
 def _is_map(op: ir.Operation) -> bool:

@@ -24,7 +24,7 @@ from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes.reductions.associative import keeps_apart
 
 from .beside_products import sums_and_products
-from .cheap_maps import costs_nothing
+from .cheap_maps import costs_nothing, made_for_rows
 from .column_sums import narrowed, stores_what_it_adds
 from .estimates import least_tiles, moving_seconds, product_seconds
 from .joined_sums import joins_sums
@@ -344,6 +344,10 @@ class Grouping:
         for pair in sums_and_products(self.ops, self.space, self.target):
             a, b = (self.group_of[hash(op)] for op in pair)
             if not (self.would_cycle(a, b) or self.would_cycle(b, a)):
+                self.merge(a, b)
+        for op, source in [(op, source) for op in self.ops for source in self.sources(op) if made_for_rows(source, op)]:
+            a, b = self.group_of[hash(source)], self.group_of[hash(op)]
+            if self.target.is_gpu and not {a, b} & closed and self.try_merge(a, b) is None:
                 self.merge(a, b)
         for op in self.ops:
             for source in reversed(self.sources(op)):

@@ -33,6 +33,8 @@ MANY_LEVELS = 4
 """From so many reductions one after the other, a thread keeps half as many elements, and tiles are that much smaller."""
 CROSSED_BYTES = 256
 """Bytes that a tile of a permuting map has along the last dimension of each tensor."""
+FEW_CROSSED_BYTES = 128
+"""The same where larger tiles would leave multiprocessors idle: a line of memory."""
 CROSSED_TILES = 8
 """Tiles for each worker that a permuting map has at least before they become larger."""
 SHARED_TILES = 1
@@ -144,16 +146,19 @@ def tile_of(figures: Figures, target: Target) -> list[int]:
 
 def _crossed_tile(figures: Figures, crossed: tuple[tuple[int, ...], ...], target: Target) -> list[int]:
     """Runs of `CROSSED_BYTES` in the memory of the result and of the input: short dimensions with those outside of them."""
-    sizes, tile = figures.sizes, [1] * len(figures.sizes)
+    sizes = figures.sizes
 
     def tiles(dim: int, rows: int) -> int:
         return math.prod(-(-s // (rows if d == dim else t)) for d, (s, t) in enumerate(zip(sizes, tile, strict=True)))
 
-    run = max(1, CROSSED_BYTES // figures.narrowest)
-    for order in crossed:
-        dim = order[-1]
-        equal = -(-sizes[dim] // -(-sizes[dim] // run))
-        tile[dim] = max(tile[dim], min(sizes[dim], -(-equal // UNIT) * UNIT))
+    for bytes_ in (CROSSED_BYTES, FEW_CROSSED_BYTES):
+        tile, run = [1] * len(sizes), max(1, bytes_ // figures.narrowest)
+        for order in crossed:
+            dim = order[-1]
+            equal = -(-sizes[dim] // -(-sizes[dim] // run))
+            tile[dim] = max(tile[dim], min(sizes[dim], -(-equal // UNIT) * UNIT))
+        if tiles(0, tile[0]) >= target.workers:
+            break
     for order in crossed:
         wanted = run // tile[order[-1]]
         for inner, dim in zip(reversed(order), reversed(order[:-1]), strict=False):
