@@ -1,7 +1,8 @@
 """Results that are exact widenings stay narrow: what torch rounds to bf16 and computes on in f32 is stored as bf16.
 
 The importer writes LayerNorm of a bf16 tensor as a widened tensor and f32 work on it. Where a stage ends between the two, the
-tensor goes through memory; half of the bytes hold nothing. Likewise f32 sums of a product or a scan that whoever reads them rounds first.
+tensor goes through memory; half of the bytes hold nothing. Likewise f32 sums of a product or a scan that whoever reads them
+rounds first.
 """
 
 from torch_mlir import ir
@@ -11,7 +12,6 @@ from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.products import body_of, defining_op, is_contraction, is_generic, is_movement, yield_of
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.passes.reductions.associative import generic
-
 
 SCAN = "tm_tensor.scan"
 

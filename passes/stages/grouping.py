@@ -345,8 +345,8 @@ class Grouping:
             a, b = (self.group_of[hash(op)] for op in pair)
             if not (self.would_cycle(a, b) or self.would_cycle(b, a)):
                 self.merge(a, b)
-        for op, source in [(op, source) for op in self.ops for source in self.sources(op) if made_for_rows(source, op)]:
-            a, b = self.group_of[hash(source)], self.group_of[hash(op)]
+        for reader, source in [(op, one) for op in self.ops for one in self.sources(op) if made_for_rows(one, op)]:
+            a, b = self.group_of[hash(source)], self.group_of[hash(reader)]
             if self.target.is_gpu and not {a, b} & closed and self.try_merge(a, b) is None:
                 self.merge(a, b)
         for op in self.ops:
