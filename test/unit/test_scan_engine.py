@@ -113,3 +113,21 @@ def test_maps_before_and_after_are_done_on_the_way():
 def test_what_it_does_not_do_on_the_way_has_stages_of_its_own():
     program = compiled(lambda x: x.softmax(1).cumsum(1), [torch.randn(300, 500)])
     assert engines(program) == ["simt", "scan"]
+
+
+def test_operands_of_a_scan_are_made_on_the_way():
+    """A product of a row's and a column's numbers, which is as large as the scan, is in no memory; sums are rounded at once."""
+    torch.manual_seed(0)
+    x, y, z = (torch.randn(shape).bfloat16() for shape in ((3, 40), (7, 16), (3, 40, 7, 16)))
+
+    def function(x, y, z):
+        sums = torch.cumsum(x.exp()[:, :, None, None] * y, 1)
+        return (sums * z).sum(-1), x.exp()
+
+    program = compiled(function, [x, y, z])
+    (scan,) = (stage for stage in program.summary["stages"] if stage["engine"] == "scan")
+    assert scan["ops"]["generic"] >= 2, "its operand's product"
+    exact = function(x.double(), y.double(), z.double())
+    own = function(x, y, z)
+    for found, plain, want in zip(emulated(program, [x, y, z], list(own)), own, exact, strict=True):
+        assert (found.double() - want).norm() <= 2 * (plain.double() - want).norm() + 1e-6 * want.norm()
