@@ -72,7 +72,8 @@ class Epoch:
         self.tickets = self.arena_bytes = self.partial_bytes = self.slots = 0
         self._links = self._maps = 0
         self._surely: set[int] = set()  # instances that have ended when the last one is decided
-        self._follows: list[bool] = []  # whether an instance ends with the one before it, if that one's condition does not hold
+        # With loops: whether an instance ends with the one before it, if that one's condition does not hold.
+        self._follows: list[bool] = []
 
     def __len__(self) -> int:
         return len(self.instances)
@@ -84,26 +85,31 @@ class Epoch:
             ArgumentError: it depends on one that is not there yet, or has another number of pointers than its program takes, or
                 a predicate of no size that there is.
         """
-        program, number = self.manifest.programs[instance.program], len(self.instances)
+        manifest, number, upstream, ends = self.manifest, len(self.instances), instance.upstream, self._ends
+        program = manifest.programs[instance.program]
         wanted = program.arguments - 1
         if len(instance.pointers) != wanted:
             raise ArgumentError(f"program {instance.program} takes {wanted} pointers, got {len(instance.pointers)}")
-        for other in instance.upstream:
+        begin = 0
+        for other in upstream:
             if not 0 <= other < number:
                 raise ArgumentError(f"instance {number} depends on instance {other}, which is not there yet")
+            if ends[other] > begin:
+                begin = ends[other]
         if instance.predicate and instance.predicate_bytes not in (1, 4, 8):
             raise ArgumentError(f"a predicate has 1, 4 or 8 bytes, not {instance.predicate_bytes}")
         if self.tickets + program.pieces > MOST_TICKETS:
             raise ArgumentError(f"an epoch has at most {MOST_TICKETS} pieces of work")
-        self._follows.append(self._ends_with_last(instance))
-        self._surely = self._surely | {number - 1} if self._follows[-1] else {*instance.upstream}
+        if manifest.loops:
+            self._follows.append(self._ends_with_last(instance))
+            self._surely = self._surely | {number - 1} if self._follows[-1] else {*upstream}
         self.instances.append(instance)
-        self._ends.append(max((self._ends[other] for other in instance.upstream), default=0) + len(program.steps))
+        ends.append(begin + len(program.steps))
         self.tickets += program.pieces
         self.arena_bytes += _rounded(program.arena_bytes)
         self.partial_bytes += _rounded(program.partial_bytes)
         self.slots += program.slots
-        self._links += len(instance.upstream)
+        self._links += len(upstream)
         self._maps += len(program.maps)
         return number
 
@@ -111,7 +117,7 @@ class Epoch:
         """Whether an instance has the condition of the last one, and nothing to wait for that has not ended when that one is
         decided, but that one: then neither is done if that one is not."""
         last = len(self.instances) - 1
-        if not self.manifest.loops or not instance.predicate or last not in instance.upstream:
+        if not instance.predicate or last not in instance.upstream:
             return False
         same = self.instances[last][3:] == instance[3:]
         return same and self._surely.issuperset(other for other in instance.upstream if other != last)
@@ -119,7 +125,7 @@ class Epoch:
     def rests(self) -> list[int]:
         """Of each instance how many behind it end with it, if its condition does not hold."""
         found = [0] * len(self.instances)
-        for number in range(len(found) - 1, 0, -1):
+        for number in range(len(self._follows) - 1, 0, -1):
             found[number - 1] = found[number] + 1 if self._follows[number] else 0
         return found
 

@@ -148,12 +148,14 @@ class Epochs:
         except Exception as error:
             failed = error
         self._last = stream.record_event()
+        used = {id(tensor): tensor for task in tasks if task.call is not None for tensor in task.call.tensors}
+        for tensor in used.values():
+            if tensor.is_cuda:
+                tensor.record_stream(stream)
+        del used
         for task in tasks:
             call = task.call
             assert call is not None
-            for tensor in call.tensors:
-                if tensor.is_cuda:
-                    tensor.record_stream(stream)
             if failed is None:
                 task.call, task.data = None, ()
             else:
