@@ -74,6 +74,8 @@ class TraceTree:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
+        if torch.compiler.is_dynamo_compiling():
+            return self.function(*args, **kwargs)
         if torch.is_grad_enabled() or torch._C._len_torch_dispatch_stack():
             return self._as_is(args, kwargs)
         state, quick_missed = _state(self.function), False
@@ -91,7 +93,7 @@ class TraceTree:
             key = _key((args, kwargs), tensors), state
             with self._lock:
                 root = self._roots.get(key)
-        except TypeError:  # a value that cannot be compared, or a tensor whose memory is not its own
+        except (RuntimeError, TypeError):  # values that cannot be compared, tensors without memory, or that share it
             return self._as_is(args, kwargs)
         elsewhere = root is not None and root.gpu is not None and torch._C._cuda_getDevice() != root.gpu
         if root is not None and (root.why or elsewhere):

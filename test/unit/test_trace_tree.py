@@ -174,7 +174,22 @@ def test_gradients_windows_and_odd_arguments_are_run_as_they_are():
         inside = traced(x)
     assert inside.equal(torch.tanh(x) * 2)
     traced(x, x[1:]), traced(x, {1, 2})
-    assert traced.calls == {"run as they are": 4}
+    assert torch.vmap(traced)(x[:, None]).equal(inside[:, None])
+    assert traced.calls == {"run as they are": 5}
+    assert torch.compile(traced, backend="eager", fullgraph=True)(x).equal(inside)
+
+
+def test_arguments_that_are_known_by_their_guard():
+    traced = trace_tree(lambda x, y, how: torch.tanh(x) * y if how == "times" else x + y, hot=1, after=NEVER)
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    for a, b, how in itertools.product((x, x.T, x.double(), x[:, :2]), (y, 2.0, y.T.contiguous().T), ("times", "plus")):
+        if not isinstance(b, float) and a.shape != b.shape:
+            continue
+        for _ in range(3):
+            assert same([traced(a, b, how)], [traced.function(a, b, how)])
+    assert traced.calls["replayed"] >= 2 * traced.calls["recorded"] and not traced.calls["run as they are"]
+    shared = torch.randn(2, 4)
+    assert same([traced(shared[0], shared[1], "plus")], [shared[0] + shared[1]])
 
 
 def test_an_error_leaves_what_came_before_it():
