@@ -1,6 +1,6 @@
 """Text that Transformers' generate() makes token by token, through torch.compile: programs, tokens, and time beside Inductor's.
 
-    python -m bench.generation [--caches default static] [--ways NAME...] [--dtype f32] [--tokens 256] [--prepare] [--json FILE]
+    python -m bench.generation [--caches default static] [--ways NAME...] [--tokens 256] [--kept] [--prepare] [--json FILE]
 
 The model is a Llama of the 1B shape with four layers and random weights; its forward is compiled, prompts and single tokens
 alike. First prompts of several lengths are continued, and the tokens compared with eager's; then one prompt is continued for so
@@ -44,6 +44,8 @@ SMALL = {
 }
 LENGTHS = (64, 9, 33, 100, 20)
 """Tokens of prompts whose tokens are compared, the first of which is the one that is timed."""
+MOST = 256
+"""Tokens that a static cache has room for behind those."""
 FEW = 12
 """Tokens behind those that are compared only."""
 
@@ -64,31 +66,44 @@ class Generator:
         model: of Transformers; its `forward` is exchanged in calls.
         how: torch.compile's arguments, or None.
         cache: "default", which grows, or "static".
+        kept: keep programs on disk, and take them from there.
     """
 
-    def __init__(self, model: Any, how: dict[str, Any] | None, cache: str):
-        self.model, self.graphs, self._cache = model, list[Any](), cache
-        self._forward = model.forward if how is None else torch.compile(apart(model.forward), **self._kept(how))
+    def __init__(self, model: Any, how: dict[str, Any] | None, cache: str, kept: bool = False):
+        self.model, self.graphs, self._kept = model, list[Any](), kept
+        self._cache = static_cache(model) if cache == "static" else None
+        self._forward = model.forward if how is None else torch.compile(apart(model.forward), **self._noting(how))
 
-    def _kept(self, how: dict[str, Any]) -> dict[str, Any]:
+    def _noting(self, how: dict[str, Any]) -> dict[str, Any]:
         """The same arguments, which note what of each graph becomes."""
         if how["backend"] != "kitsune":
             return how
         from kitsune_mlir.dynamo.backend import compiled_graph
         from kitsune_mlir.dynamo.graph_options import options_of_backend
 
-        asked = options_of_backend(None, how["options"])
+        asked = options_of_backend(None, {**how["options"], "cache": self._kept})
         return {"backend": lambda gm, given: compiled_graph(gm, given, *asked, keep=self.graphs.append)}
 
     def __call__(self, prompt: Tensor, count: int) -> Tensor:
         """The prompt [1, T] and `count` tokens behind it."""
-        kind = {"cache_implementation": "static"} if self._cache == "static" else {}
+        kind = {} if self._cache is None else {"past_key_values": self._cache}
+        if self._cache is not None:
+            self._cache.reset()
         before, self.model.forward = self.model.forward, self._forward
         try:
             asked = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "disable_compile": True, **kind}
             return self.model.generate(prompt, **asked)
         finally:
             self.model.forward = before
+
+
+def static_cache(model: Any) -> Any:
+    """A cache for the longest prompt and what follows, whose memory is there and marked as what stays: CUDA graphs need it."""
+    config = model.config
+    cache = imported("transformers").StaticCache(config=config, max_cache_len=max(LENGTHS) + MOST)
+    width = config.hidden_size // config.num_attention_heads
+    cache.early_initialization(1, config.num_key_value_heads, width, model.dtype, model.device)
+    return cache
 
 
 def apart(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,9 +131,10 @@ def least_seconds(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str,
 
 @torch.no_grad()
 def measure(
-    cache: str, ways: list[str], device: str, dtype: str, tokens: int, small: bool = False, rounds: int = 5
+    cache: str, ways: list[str], device: str, dtype: str, tokens: int, small: bool, rounds: int, kept: bool, count: int
 ) -> dict[str, Any]:
-    """One cache: what each way compiled, whether its tokens are eager's, seconds of generate() (`rounds` 0: none)."""
+    """One cache: what each way compiled, whether the tokens of so many prompts are eager's, seconds of generate() (`rounds` 0:
+    none)."""
     torch.manual_seed(0)
     torch._dynamo.reset()
     transformers = imported("transformers")
@@ -126,8 +142,8 @@ def measure(
     config = transformers.LlamaConfig(**shape, pad_token_id=0, bos_token_id=None, eos_token_id=None)
     with torch.device(device):
         model = transformers.LlamaForCausalLM(config).eval().to(DTYPES[dtype])
-    prompts = [torch.randint(1, shape["vocab_size"], (1, length), device=device) for length in LENGTHS]
-    made = {name: Generator(model, WAYS[name], cache) for name in ways}
+    prompts = [torch.randint(1, shape["vocab_size"], (1, length), device=device) for length in LENGTHS[:count]]
+    made = {name: Generator(model, WAYS[name], cache, kept) for name in ways}
     wanted = [made["eager"](prompt, FEW if n else tokens) for n, prompt in enumerate(prompts)]
     right, first = dict[str, int](), dict[str, int]()
     for name, generator in made.items():
@@ -160,6 +176,8 @@ def main() -> int:
     parser.add_argument("--dtype", default="f32", choices=("f32", "bf16"))
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--prompts", type=int, default=len(LENGTHS), help="how many are compared")
+    parser.add_argument("--kept", action="store_true", help="keep programs on disk, and take them from there")
     parser.add_argument("--small", action="store_true", help="a small model")
     parser.add_argument("--prepare", action="store_true", help="compile all, and time nothing")
     parser.add_argument("--json", type=Path)
@@ -171,7 +189,7 @@ def main() -> int:
     ways = [*dict.fromkeys(["eager", *given.ways])]
     for cache in given.caches:
         rounds = 0 if given.prepare else given.rounds
-        answer = measure(cache, ways, given.device, given.dtype, given.tokens, given.small, rounds)
+        answer = measure(cache, ways, given.device, given.dtype, given.tokens, given.small, rounds, given.kept, given.prompts)
         if not given.prepare:
             record.add(answer)
         print(json.dumps(answer, ensure_ascii=False), flush=True)

@@ -101,7 +101,7 @@ def compiled_graph(
             asked.tell(GraphReport("captured", len(gm.graph.nodes), gave_up=f"AOTAutograd: {type(error).__name__}: {error}"))
             return gm.forward
     if facts.plain is not None:
-        run = as_inference(facts.plain)
+        run = as_inference(facts.plain, facts.changing)
     if not training and not saving() and facts.reports and not any(report.programs for report in facts.reports):
         run = gm.forward  # not what it was taken apart into
     if kept is not None and facts.whole is not None:
@@ -182,12 +182,11 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
     from kitsune_mlir.dynamo.recorded import Recorded, unrecordable, written_in
     from kitsune_mlir.dynamo.report import GraphReport, logger
     from kitsune_mlir.dynamo.shapes import Specialized, is_symbolic
-    from kitsune_mlir.dynamo.torch_api import (
-        boxed,
-        compiling,
+    from kitsune_mlir.dynamo.torch_api import boxed, compiling, saving
+    from kitsune_mlir.dynamo.torch_metadata import (
+        changing_outputs,
         is_plain_call,
         regenerated,
-        saving,
         static_inputs,
         written_inputs,
     )
@@ -207,8 +206,7 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
         fixed = [n for n, name in enumerate(names) if name in facts.fixed]
         graphs = asked.graphs.cudagraphs and not saving()
         symbolic = is_symbolic(gm)
-        # Where sizes change AOTAutograd's wrapper stays: without it Dynamo made a graph for a size that equals another one.
-        plain = kind == "inference" and not symbolic and is_plain_call(asked.inputs)
+        plain = kind == "inference" and is_plain_call(asked.inputs)
 
         def compile_static(graph: Any, sizes: str = "", same_outputs: bool = True) -> Callable[..., Any]:
             def attempt(graph: Any, compile_part: Callable[..., Any]) -> tuple[Callable[..., Any], GraphReport]:
@@ -225,7 +223,7 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
                         given = machine, asked.options, report, regenerated_here, asked.graphs, asked.rules, compile_part
                         stays, written = unrecordable(graph, same) if graphs else "", written_in(graph)
                         run = compile_graph(graph, weights, *given)
-                        facts.whole = whole_graph(run, static, report, stays) if plain else None
+                        facts.whole = whole_graph(run, static, report, stays) if plain and not symbolic else None
                         if stays is None:
                             facts.recorded, calls = True, run
                             run = Recorded(calls, same, written, lambda: copies_in(calls))
@@ -252,7 +250,7 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
 
         run = Specialized(gm, compile_static, asked.graphs) if symbolic else compile_static(gm)
         if plain and not saving():
-            facts.plain = run
+            facts.plain, facts.changing = run, changing_outputs()
         if saving():
             from kitsune_mlir.dynamo.saved import CompiledGraph
 

@@ -18,7 +18,8 @@ from kitsune_mlir.dynamo.flat_graph import FlatGraph, flat_graph
 from kitsune_mlir.dynamo.graph_options import GraphOptions
 from kitsune_mlir.dynamo.report import GraphReport, logger
 from kitsune_mlir.dynamo.shapes import Specialized, is_symbolic
-from kitsune_mlir.dynamo.torch_api import aot_autograd, boxed, compiling, fake_inputs, traced_outputs, tracing_context
+from kitsune_mlir.dynamo.torch_api import aot_autograd, boxed, compiling, fake_inputs, tracing_context
+from kitsune_mlir.dynamo.torch_metadata import traced_outputs
 from kitsune_mlir.errors import CompileError, FrontendError, KitsuneError
 from kitsune_mlir.frontend.aten import traced_table
 from kitsune_mlir.frontend.imported import dtype_name

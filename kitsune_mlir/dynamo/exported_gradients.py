@@ -18,14 +18,8 @@ from kitsune_mlir.dynamo.flat_graph import FlatGraph, flat_graph
 from kitsune_mlir.dynamo.graph_options import GraphOptions
 from kitsune_mlir.dynamo.recomputed import partitioned
 from kitsune_mlir.dynamo.report import GraphReport, logger
-from kitsune_mlir.dynamo.torch_api import (
-    aot_autograd,
-    boxed,
-    compiling,
-    differentiable_outputs,
-    fake_inputs,
-    tracing_context,
-)
+from kitsune_mlir.dynamo.torch_api import aot_autograd, boxed, compiling, fake_inputs, tracing_context
+from kitsune_mlir.dynamo.torch_metadata import differentiable_outputs
 from kitsune_mlir.errors import ArgumentError, CompileError, FrontendError, KitsuneError
 from kitsune_mlir.frontend.aten import traced_table
 from kitsune_mlir.frontend.gradients.whole import kept_whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,8 +21,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 from torch.utils._python_dispatch import _disable_current_modes
 
-from kitsune_mlir.errors import FrontendError
-
 __all__ = [
     "aot_autograd",
     "as_inference",
@@ -31,33 +29,27 @@ __all__ = [
     "compiled_bytes",
     "compiled_of",
     "compiling",
-    "differentiable_outputs",
     "fake_inputs",
     "graph_bytes",
     "graph_of",
     "incompatible_with_cuda_graphs",
     "inductor_compiled",
-    "is_plain_call",
     "is_transformed",
     "job_store",
     "min_cut_rematerialization_partition",
     "output_code",
-    "regenerated",
     "register_artifacts",
     "saved",
     "saving",
     "serializable_callable",
     "source_of",
-    "static_inputs",
     "storage_uses",
     "told_to_dynamo",
     "traced",
-    "traced_outputs",
     "traced_whole",
     "tracing_context",
     "tracing_lock",
     "trace_artifact",
-    "written_inputs",
 ]
 
 
@@ -80,9 +72,15 @@ def boxed(run: Callable[..., Any]) -> Callable[..., Any]:
     return make_boxed_func(call)
 
 
-def as_inference(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A compiled inference graph as AOTAutograd calls one: without gradients, and without autocast if that is on now."""
+def as_inference(run: Callable[..., Any], changing: Sequence[tuple[int, Collection[int]]] = ()) -> Callable[..., Any]:
+    """A compiled inference graph as AOTAutograd calls one: without gradients, and without autocast if that is on now.
+
+    Args:
+        changing: numbers of the outputs, and dimensions of these, that have other sizes in other calls: Dynamo is told, so that
+            it does not take one for a size that stays, as a cache that grows is an input of the next call.
+    """
     autocast = torch._C._is_any_autocast_enabled()
+    inner = _telling(run, changing) if changing else run
 
     def call(*args: Any) -> Any:
         grad = torch.is_grad_enabled()
@@ -91,11 +89,23 @@ def as_inference(run: Callable[..., Any]) -> Callable[..., Any]:
         try:
             if autocast:
                 with torch._C._DisableAutocast():
-                    return run(*args)
-            return run(*args)
+                    return inner(*args)
+            return inner(*args)
         finally:
             if grad:
                 torch._C._set_grad_enabled(True)
+
+    return call
+
+
+def _telling(run: Callable[..., Any], changing: Sequence[tuple[int, Collection[int]]]) -> Callable[..., Any]:
+    told = [(n, {*dims}) for n, dims in changing]
+
+    def call(*args: Any) -> Any:
+        outputs = run(*args)
+        for n, dims in told:
+            outputs[n]._dynamo_weak_dynamic_indices = dims.copy()
+        return outputs
 
     return call
 
@@ -171,63 +181,6 @@ def fake_inputs(graph: fx.GraphModule) -> list[Any]:
     return [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
 
 
-def _metadata() -> Any:
-    """What AOTAutograd knows of the inputs and outputs of the graph at hand."""
-    return getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
-
-
-def static_inputs() -> list[int]:
-    """Numbers of the inputs of the graph at hand that are parameters and buffers, or that the user marked as static."""
-    return list(getattr(_metadata(), "static_input_indices", None) or ())
-
-
-def written_inputs(count: int) -> frozenset[int] | None:
-    """Numbers of the inputs, of so many, that the graph at hand changes, or in whose memory it changes tensors; None where it
-    changes some, and their numbers are not those of the graph's inputs."""
-    infos = getattr(_metadata(), "input_info", ())
-    found = frozenset(n for n, info in enumerate(infos) if info.mutates_data)
-    return found if len(infos) == count or not found else None
-
-
-def is_plain_call(count: int) -> bool:
-    """Whether all that AOTAutograd does in a call of the graph at hand is to call what was compiled, with the same inputs, of
-    which there are so many: it changes none, its outputs are new tensors, and no tensor is of a subclass."""
-    metadata = _metadata()
-    try:
-        changed = any(i.mutates_data or i.mutates_metadata or i.mutates_storage_metadata for i in metadata.input_info)
-        new = all(o.output_type.name == "non_alias" and issubclass(o.raw_type, torch.Tensor) for o in metadata.output_info)
-        plain = all(type(m).__name__ == "PlainTensorMeta" for m in metadata.subclass_inp_meta)
-        plain = plain and all(type(m).__name__ == "PlainTensorMeta" for m in metadata.subclass_fw_graph_out_meta)
-        more = metadata.tokens or metadata.num_intermediate_bases or metadata.is_rng_op_functionalized
-        same = len(metadata.input_info) == count and metadata.grad_enabled_mutation is None
-        return same and new and plain and not changed and not more
-    except AttributeError:  # a PyTorch that says it in other words
-        return False
-
-
-def traced_outputs() -> int:
-    """How many outputs the inference graph at hand gives, those among them that are written back into inputs."""
-    metadata = _metadata()
-    return len(metadata.output_info) + metadata.num_mutated_inp_runtime_indices
-
-
-def differentiable_outputs() -> list[int]:
-    """Numbers of the outputs of the graph at hand, a forward, that have gradients.
-
-    Raises:
-        FrontendError: an output shares memory with an input or another output, or an input that has gradients is changed.
-    """
-    metadata = _metadata()
-    if metadata.num_mutated_inp_runtime_indices:
-        raise FrontendError("the model changes an input or a parameter that has gradients, or the size or strides of one")
-    for n, info in enumerate(metadata.output_info):
-        if info.output_type.name in ("alias_of_input", "is_input"):
-            raise FrontendError(f"output {n} is an input, or a view of one; return a clone of it")
-        if info.output_type.name not in ("non_alias", "unsafe_view_alias", "custom_function_view"):
-            raise FrontendError(f"output {n} shares memory with another output; return a clone of it")
-    return [n for n, info in enumerate(metadata.output_info) if info.requires_grad]
-
-
 def inductor_compiled(gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
     """A graph compiled by Inductor for inputs like these, without guards."""
     from torch._inductor import compile
@@ -250,15 +203,6 @@ def storage_uses(storage: Any) -> int:
 def job_store() -> Any:
     """What the ranks of a distributed job share: bytes by name."""
     return torch.distributed.distributed_c10d._get_default_store()
-
-
-def regenerated() -> set[int]:
-    """Numbers of outputs of the inference graph at hand that AOTAutograd makes itself of inputs."""
-    metadata = _metadata()
-    if metadata is None or metadata.num_mutated_inp_runtime_indices:
-        return set()
-    kinds = [info.output_type.name for info in metadata.output_info]
-    return {n for n, kind in enumerate(kinds) if kind in ("alias_of_input", "is_input")}
 
 
 def told_to_dynamo() -> tuple[type[Exception], ...]:

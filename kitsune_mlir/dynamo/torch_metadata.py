@@ -1,0 +1,92 @@
+"""What AOTAutograd knows of the inputs and outputs of the graph at hand, which PyTorch has no public name for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+from kitsune_mlir.errors import FrontendError
+
+__all__ = [
+    "changing_outputs",
+    "differentiable_outputs",
+    "is_plain_call",
+    "regenerated",
+    "static_inputs",
+    "traced_outputs",
+    "written_inputs",
+]
+
+
+def _metadata() -> Any:
+    """What AOTAutograd knows of the inputs and outputs of the graph at hand."""
+    return getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+
+
+def static_inputs() -> list[int]:
+    """Numbers of the inputs of the graph at hand that are parameters and buffers, or that the user marked as static."""
+    return list(getattr(_metadata(), "static_input_indices", None) or ())
+
+
+def written_inputs(count: int) -> frozenset[int] | None:
+    """Numbers of the inputs, of so many, that the graph at hand changes, or in whose memory it changes tensors; None where it
+    changes some, and their numbers are not those of the graph's inputs."""
+    infos = getattr(_metadata(), "input_info", ())
+    found = frozenset(n for n, info in enumerate(infos) if info.mutates_data)
+    return found if len(infos) == count or not found else None
+
+
+def is_plain_call(count: int) -> bool:
+    """Whether all that AOTAutograd does in a call of the graph at hand is to call what was compiled, with the same inputs, of
+    which there are so many: it changes none, its outputs are new tensors, and no tensor is of a subclass."""
+    metadata = _metadata()
+    try:
+        changed = any(i.mutates_data or i.mutates_metadata or i.mutates_storage_metadata for i in metadata.input_info)
+        new = all(o.output_type.name == "non_alias" and issubclass(o.raw_type, torch.Tensor) for o in metadata.output_info)
+        plain = all(type(m).__name__ == "PlainTensorMeta" for m in metadata.subclass_inp_meta)
+        plain = plain and all(type(m).__name__ == "PlainTensorMeta" for m in metadata.subclass_fw_graph_out_meta)
+        more = metadata.tokens or metadata.num_intermediate_bases or metadata.is_rng_op_functionalized
+        same = len(metadata.input_info) == count and metadata.grad_enabled_mutation is None
+        return same and new and plain and not changed and not more
+    except AttributeError:  # a PyTorch that says it in other words
+        return False
+
+
+def changing_outputs() -> list[tuple[int, Collection[int]]]:
+    """Numbers of the outputs of the graph at hand with dimensions whose sizes are not known, and these dimensions."""
+    infos: Any = getattr(_metadata(), "output_info", ())
+    return [(n, {*info.dynamic_dims}) for n, info in enumerate(infos) if info.dynamic_dims]
+
+
+def traced_outputs() -> int:
+    """How many outputs the inference graph at hand gives, those among them that are written back into inputs."""
+    metadata = _metadata()
+    return len(metadata.output_info) + metadata.num_mutated_inp_runtime_indices
+
+
+def differentiable_outputs() -> list[int]:
+    """Numbers of the outputs of the graph at hand, a forward, that have gradients.
+
+    Raises:
+        FrontendError: an output shares memory with an input or another output, or an input that has gradients is changed.
+    """
+    metadata = _metadata()
+    if metadata.num_mutated_inp_runtime_indices:
+        raise FrontendError("the model changes an input or a parameter that has gradients, or the size or strides of one")
+    for n, info in enumerate(metadata.output_info):
+        if info.output_type.name in ("alias_of_input", "is_input"):
+            raise FrontendError(f"output {n} is an input, or a view of one; return a clone of it")
+        if info.output_type.name not in ("non_alias", "unsafe_view_alias", "custom_function_view"):
+            raise FrontendError(f"output {n} shares memory with another output; return a clone of it")
+    return [n for n, info in enumerate(metadata.output_info) if info.requires_grad]
+
+
+def regenerated() -> set[int]:
+    """Numbers of outputs of the inference graph at hand that AOTAutograd makes itself of inputs."""
+    metadata = _metadata()
+    if metadata is None or metadata.num_mutated_inp_runtime_indices:
+        return set()
+    kinds = [info.output_type.name for info in metadata.output_info]
+    return {n for n, kind in enumerate(kinds) if kind in ("alias_of_input", "is_input")}
