@@ -25,7 +25,7 @@ MANY_ROWS = 512
 """Rows of a product from which on time grows with them on a GPU."""
 SHARES = (0.7, 0.5, 0.35, 0.25)
 """Of the rows of such a program those of its variants: tiles of many rows take as long for one."""
-FEWEST_ROWS = (128, 32, 16, 8)
+FEWEST_ROWS = (128, 64, 32, 16, 8)
 """Rows of the variants of other programs: f32 products of 128 rows take 2.5 times as long as those of 3."""
 MOST_BYTES = 1 << 24
 """Of inputs and results together, up to which sizes grow where programs leave out what is behind valid rows: results are

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kitsune_mlir.sized.expressions import Size, size_at
-from kitsune_mlir.sized.padded_input import PaddedInput
+from kitsune_mlir.sized.padded_input import PaddedInput, copied
 from kitsune_mlir.sized.restride import same_strides, with_strides
 
 __all__ = ["PaddedCall", "PaddedResult", "Place", "values_of"]
@@ -122,6 +122,7 @@ class PaddedCall:
         self.taken = tuple(taken)
         self.numbers, self.counted, self.run, self.rest, self.device = tuple(numbers), tuple(counted), run, rest, device
         self._changed = list(self.inputs.items())
+        self._together = device.type == "cuda" and len(self._changed) > 1
         self._counts: dict[int, Tensor] = {}
         self._cuts: dict[tuple[int, ...], Any] = {}
 
@@ -145,8 +146,13 @@ class PaddedCall:
             cut = self._cuts[values] = self._cut(dict(zip(self.sizes, values, strict=True)))
         numbers, counts, outputs = cut
         given = list(args)
-        for n, value in self._changed:
-            given[n] = value(given[n])
+        if self._together:
+            wholes = copied([(value, given[n]) for n, value in self._changed])
+            for (n, _), whole in zip(self._changed, wholes, strict=True):
+                given[n] = whole
+        else:
+            for n, value in self._changed:
+                given[n] = value(given[n])
         if len(given) != len(self.taken):
             given = [given[n] for n in self.taken]
         counted = [self._count(n) for n in counts]

@@ -10,8 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["PaddedInput"]
+__all__ = ["PaddedInput", "copied"]
 
+Place = tuple[Tensor, Tensor | None, Sequence[Tensor] | None]
+
+MOST_PIECES = 8
+"""Of an input, up to which it is copied with others."""
 MOST_PARTS = 4096
 """Shapes of which a view of a buffer is kept, by thread."""
 
@@ -42,19 +46,23 @@ class PaddedInput:
 
     def __call__(self, arg: Tensor) -> Tensor:
         """What the program is called with. Elements behind valid ones are zero, or have been valid before."""
+        whole, part, _ = self.place(arg)
+        if part is not None:
+            part.copy_(arg)
+        return whole
+
+    def place(self, arg: Tensor) -> Place:
+        """As a call, with nothing copied: what the program is called with, where an input is to be copied to, and that place as
+        words in pieces that lie together, which those of a contiguous input are copied to; None where there is no such."""
         shape = arg.shape
         if shape == self.size and arg.stride() == self.stride:
-            return arg
+            return arg, None, None
         place = _place(arg.device) if arg.is_cuda else None
         buffers = self.kept.__dict__
         found = buffers.get((place, shape))
-        if found is None:
-            found = self._part(arg, place, buffers)
-        whole, part = found
-        part.copy_(arg)
-        return whole
+        return self._part(arg, place, buffers) if found is None else found
 
-    def _part(self, arg: Tensor, place: Any, buffers: dict[Any, Any]) -> tuple[Tensor, Tensor]:
+    def _part(self, arg: Tensor, place: Any, buffers: dict[Any, Any]) -> Place:
         """A buffer, and where elements of an input of this shape lie in it."""
         if len(buffers) > MOST_PARTS:
             buffers.clear()
@@ -65,8 +73,55 @@ class PaddedInput:
         for dim, n in enumerate(arg.shape):
             if n != self.size[dim]:
                 part = part.narrow(dim, 0, n)
-        buffers[place, arg.shape] = whole, part
-        return whole, part
+        found = buffers[place, arg.shape] = whole, part, _words(part, _pieces(part))
+        return found
+
+
+def copied(inputs: Sequence[tuple[PaddedInput, Tensor]]) -> list[Tensor]:
+    """What a program is called with for several inputs on a GPU, where each copy is a launch: one copies what it can."""
+    found, to, of = [], list[Tensor](), list[Tensor]()
+    for how, arg in inputs:
+        whole, part, pieces = how.place(arg)
+        found.append(whole)
+        if part is None:
+            continue
+        words = _words(arg, len(pieces)) if pieces is not None and arg.is_contiguous() else None
+        if pieces is None or words is None:
+            part.copy_(arg)
+        else:
+            to += pieces
+            of += words
+    if to:
+        torch._foreach_copy_(to, of)  # type: ignore[attr-defined]
+    return found
+
+
+def _pieces(part: Tensor) -> int:
+    """How many pieces that lie together, as its elements follow each other, a tensor has; 0 if its order is another."""
+    size, step = 1, 1
+    for n, stride in zip(reversed(part.shape), reversed(part.stride()), strict=True):
+        if n == 1:
+            continue
+        if stride < step:
+            return 0
+        if stride != size:  # a piece ends here
+            break
+        size, step = size * n, stride
+    return part.numel() // size if size else 0
+
+
+def _words(tensor: Tensor, pieces: int) -> Sequence[Tensor] | None:
+    """A tensor's memory as so many pieces of words of four bytes; None where it is not such, or in many."""
+    if not 0 < pieces <= MOST_PIECES or tensor.numel() * tensor.element_size() % (4 * pieces) or tensor.data_ptr() % 4:
+        return None
+    if tensor.dim() == 0 or tensor.stride(-1) != 1 or tensor.storage_offset() * tensor.element_size() % 4:
+        return None
+    if tensor.shape[-1] * tensor.element_size() % 4 or tensor.is_complex():
+        return None
+    try:
+        return tensor.view(torch.int32).view(pieces, -1).unbind(0)
+    except RuntimeError:  # pieces have other distances along other dimensions
+        return None
 
 
 def _place(device: torch.device) -> tuple[int, int, int]:

@@ -49,7 +49,7 @@ def test_variants_for_fewer_rows():
     """Of many rows for shares of them, of few for numbers of rows that take other tiles; none where a user says the sizes."""
     varied = Buckets({"samples": 16}, {}, 8.0, varied=True)
     assert [sizes["samples"] for sizes in varied.variants({"samples": 256})] == [180, 128, 90, 64]
-    assert [sizes["samples"] for sizes in varied.variants({"samples": 32})] == [8, 2]
+    assert [sizes["samples"] for sizes in varied.variants({"samples": 32})] == [8, 4, 2]
     assert varied.variants({"samples": 2}) == []
     graph = Buckets({}, {}, 8.0, varied=True)
     assert graph.variants({"nodes": 4096, "edges": 30001})[1::2] == [
