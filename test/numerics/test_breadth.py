@@ -35,6 +35,6 @@ def slow_stages(case: BenchCase) -> list[str]:
         return [stage["reason"] for stage in kitsune_mlir.compile(model, args, target="h200").summary["slow"]]
 
 
-@pytest.mark.parametrize("name", todays(sorted(set(CASES) - LONG), 3))
+@pytest.mark.parametrize("name", todays(sorted(set(CASES) - LONG), 2))
 def test_no_stage_is_far_above_its_floor(name: str) -> None:
     assert bool(slow_stages(CASES[name])) == (name in SLOW)

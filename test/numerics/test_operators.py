@@ -49,13 +49,13 @@ def compiled(case: BenchCase, target: str) -> kitsune_mlir.Program:
         return kitsune_mlir.compile(model, args, target=target, options={} if target == "host" else exactly)
 
 
-@pytest.mark.parametrize("name", todays(mixed(set(LARGE) - LONG), 10))
+@pytest.mark.parametrize("name", todays(mixed(set(LARGE) - LONG), 6))
 def test_no_stage_is_far_above_its_floor(name: str) -> None:
     slow = [stage["reason"] for stage in compiled(LARGE[name], "h200").summary["slow"]]
     assert bool(slow) == any(name.startswith(known) for known in SLOW), slow
 
 
-@pytest.mark.parametrize("name", todays(mixed(SMALL), 10))
+@pytest.mark.parametrize("name", todays(mixed(SMALL), 6))
 def test_small_ones_are_right(name: str) -> None:
     """The error is at most twice what PyTorch's own is."""
     case = SMALL[name]

@@ -66,7 +66,7 @@ def backend(graph: fx.GraphModule, args: Sequence[Any]) -> Callable[..., Any]:
     return aot_autograd(fw_compiler=compiled, decompositions=table)(graph, args)
 
 
-@pytest.mark.parametrize("name", todays(list(STEPS), 5))
+@pytest.mark.parametrize("name", todays(list(STEPS), 3))
 def test_steps(name: str) -> None:
     """Two steps: weights and all state as in float64, in one program."""
     torch._dynamo.reset()

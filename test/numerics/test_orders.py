@@ -73,6 +73,7 @@ def test_medians_of_numbers_beside_nan():
     check(lambda x: (x.median(1)[0], x.nanmedian(1)[0]), x)
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize("right", [False, True])
 @pytest.mark.parametrize("count", [1, 7, 1024])
 def test_searches(count, right):
@@ -88,6 +89,7 @@ def test_searches(count, right):
     check(model, bounds, values, rows, others)
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize("length", [1, 5, 128, 129, 4100])
 def test_running_extremes(length):
     check(lambda x, y: (*x.cummax(1), *x.cummin(1), *y.cummax(1)), numbers(2, length), numbers(2, length, dtype=I64))

@@ -20,7 +20,7 @@ from test.numerics.recorded import Model, Recorder, Value, shrunk
 from test.rotation import todays
 
 
-@pytest.mark.parametrize("seed", todays(range(30), 8))
+@pytest.mark.parametrize("seed", todays(range(30), 6))
 def test_host(seed: int) -> None:
     assert failure(drawn(seed), "host") is None
 

@@ -74,7 +74,7 @@ class Cells(nn.Module):
         return state[0] if isinstance(state, tuple) else state
 
 
-@pytest.mark.parametrize("name", todays(list(LAYERS), 6))
+@pytest.mark.parametrize("name", todays(list(LAYERS), 3))
 def test_layers(name: str) -> None:
     kind, width, hidden, settings, batch, length, dtype = LAYERS[name]
     net = getattr(nn, kind)(width, hidden, **settings).to(dtype)
@@ -112,6 +112,7 @@ def test_a_step_of_a_short_layer_is_one_stage(kind: str, gates: int) -> None:
     assert len(steps) == UNROLLED - 1
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("steps", [UNROLLED + 1, 5000])
 def test_a_layer_is_two_stages(kind: str, steps: int) -> None:

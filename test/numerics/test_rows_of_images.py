@@ -38,6 +38,7 @@ class RowNorm(nn.Module):
         return (rows - rows.mean(1, keepdim=True)) * rows.std(1, keepdim=True)
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(("batch", "channels", "height", "width"), [(1, 16, 14, 10), (2, 24, 9, 7), (7, 8, 5, 33)])
 def test_one_group(batch: int, channels: int, height: int, width: int, dtype: torch.dtype) -> None:

@@ -52,6 +52,7 @@ def test_scatters_are_torchs(sizes, dtype, name):
         assert (found.double() - wanted.double()).abs().max() <= limit * scale
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", ["index_add", "scatter_add", "scatter_reduce"])
 def test_sums_of_many_are_rounded_once_on_the_host(name: str, dtype: torch.dtype) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 from collections.abc import Callable
@@ -43,7 +44,7 @@ CASES: dict[str, tuple[Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]]
 }
 
 
-@pytest.mark.parametrize("name, counts", todays([*itertools.product(CASES, [(1, 2), (5, 3), (7, 20)])], 8))
+@pytest.mark.parametrize("name, counts", todays([*itertools.product(CASES, [(1, 2), (5, 3), (7, 20)])], 4))
 def test_results_are_those_of_each_request(name: str, counts: tuple[int, int]):
     count, blocks = counts
     function, arguments = CASES[name]
@@ -110,15 +111,22 @@ def test_the_program_is_one_launch_with_an_assembly_of_its_own():
     assert ".u64" in entry and program.ir("ptx").count("main_p0_param_1") == 0
 
 
+@functools.cache
+def product(rows: int, inner: int, columns: int, most: int = 64) -> kitsune_mlir.Program:
+    """A product for several requests."""
+    with unassembled():
+        args = R(rows, inner), R(inner, columns)
+        return kitsune_mlir.compile(Function(torch.matmul), args, target="sm_90a", options={"requests": most})
+
+
 def test_many_requests_have_a_kernel_whose_tiles_are_not_shared():
     """One request's sum is split over blocks, which many requests keep busy without that."""
 
-    def kernels(x: Tensor, y: Tensor, most: int = 64) -> tuple[kitsune_mlir.Program, list[Manifest]]:
-        with unassembled():
-            program = kitsune_mlir.compile(Function(torch.matmul), (x, y), target="sm_90a", options={"requests": most})
+    def kernels(*sizes: int) -> tuple[kitsune_mlir.Program, list[Manifest]]:
+        program = product(*sizes)
         return program, [manifest for manifest, _ in CudaRunner.read_kernels(program.artifacts)]
 
-    program, found = kernels(R(256, 1152), R(1152, 128))
+    program, found = kernels(256, 1152, 128)
     few, *between, many = found
     assert program.summary["launches"] == 1 and program.summary["engines"][0]["pieces"] > 1
     assert few.least_requests == 1 and {manifest.requests for manifest in found} == {64}
@@ -128,8 +136,8 @@ def test_many_requests_have_a_kernel_whose_tiles_are_not_shared():
     assert [kernel["least_requests"] for kernel in program.summary["kernels"]] == least
     sizes = [manifest.tasks[0][2] for manifest in found]  # tiles of a request: the fewer, the more requests there are
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > sizes[-1]
-    assert len(kernels(R(256, 1152), R(1152, 128), 1)[1]) == 1
-    assert len(kernels(R(2048, 64), R(64, 2048))[1]) == 1  # the same tiles, however many requests there are
+    assert len(kernels(256, 1152, 128, 1)[1]) == 1
+    assert len(kernels(2048, 64, 2048)[1]) == 1  # the same tiles, however many requests there are
 
 
 def test_few_kernels_do_for_all_numbers_of_requests():
@@ -164,9 +172,7 @@ def test_kernels_share_an_arena_that_is_large_enough():
 
 @pytest.mark.parametrize("change", [{"least_requests": 1}, {"requests": 32}, {"least_requests": 65}])
 def test_kernels_for_few_and_many_fit_each_other(change: dict[str, int]):
-    with unassembled():
-        x, y = R(256, 1152), R(1152, 128)
-        program = kitsune_mlir.compile(Function(torch.matmul), (x, y), target="sm_90a", options={"requests": 64})
+    program = product(256, 1152, 128)
     manifest = {**json.loads(program.artifacts["kernel_1.json"]), **change}
     with pytest.raises(ValueError, match="requests"):
         CudaRunner.read_kernels({**program.artifacts, "kernel_1.json": json.dumps(manifest).encode()})

@@ -18,7 +18,7 @@ import kitsune_mlir.passes
 from kitsune_mlir.dialects.edges import stage_space
 from test.gpu.unassembled import unassembled
 
-DEPTHS = (3, 6, 12)
+DEPTHS = (2, 4, 8)
 OURS = tuple(str(Path(module.__file__).parent) for module in (kitsune_mlir, kitsune_mlir.dialects, kitsune_mlir.passes))
 TOLERATED = 0.01
 """Of all calls, that may be more than layers account for."""
@@ -71,7 +71,7 @@ def test_calls_grow_no_faster_than_layers():
     extra = excess(*(calls for calls, _ in counted))
     total = counted[-1][0].total()
     most = sorted(extra.items(), key=lambda item: -item[1])[:5]
-    assert total > 100_000
+    assert total > 70_000
     assert sum(extra.values()) < TOLERATED * total, most
     # A stage's loops are found once by the scheduling passes, once more of the copy that is lowered, and once for the summary.
     calls, stages = counted[-1]
@@ -85,4 +85,5 @@ def test_what_grows_with_the_square_of_layers_is_seen():
     code = quadratic.__code__
     assert excess(*(Counter({code: 10 + 7 * n}) for n in DEPTHS)) == {}
     (extra,) = excess(*(Counter({code: n * n}) for n in DEPTHS)).values()
-    assert extra == 12 * 12 - 6 * 6 - 2 * (6 * 6 - 3 * 3)
+    few, more, many = DEPTHS
+    assert extra == many**2 - more**2 - 2 * (more**2 - few**2)

@@ -76,6 +76,7 @@ def test_cases_assemble_without_spills(name: str) -> None:
     assert "wgmma.mma_async" in code.ptx
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize(
     "name", ["resnet_56x64_b32", "resnet_28x128_b32", "resnet_7x512_b8", "wide_f32", "wide_tf32", "deep_f32"]
 )
@@ -176,6 +177,7 @@ def test_depthwise_takes_as_many_channels_as_align(channels: int, dtype: str, wi
     assert isinstance(plan, Plan) and plan.private.width == width
 
 
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize(
     "name", ["depthwise_fused", "depthwise_odd", "depthwise_five", "depthwise_inside", "depthwise_f32", "depthwise_56x128_b32"]
 )

@@ -28,6 +28,7 @@ def equal(found, want):
     assert torch.equal(found[~found.isnan()], want[~want.isnan()])
 
 
+@pytest.mark.rotated(1)
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
 @pytest.mark.parametrize("descending", [False, True])
 def test_on_the_host(dtype, descending):

@@ -62,6 +62,7 @@ MODELS = {
 }
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients(name, reports):
     """Three steps of training, each from the weights that the one before left."""

@@ -166,6 +166,7 @@ WRITES = {
 }
 
 
+@pytest.mark.rotated(4)
 @pytest.mark.parametrize("name", WRITES)
 def test_slices_of_inputs_are_written_where_they_lie(name, reports):
     write, in_place = WRITES[name]

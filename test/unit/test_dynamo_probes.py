@@ -210,6 +210,7 @@ SHARED = {
 }
 
 
+@pytest.mark.rotated(4)
 @pytest.mark.parametrize("name", SHARED)
 def test_inputs_that_share_memory_and_are_written(name):
     run(*SHARED[name])
@@ -266,6 +267,7 @@ OPERATORS = {
 }
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.filterwarnings("ignore")
 def test_operators(name):

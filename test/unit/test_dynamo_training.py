@@ -163,6 +163,7 @@ CASES = {
 }
 
 
+@pytest.mark.rotated(4)
 @pytest.mark.parametrize("name", CASES)
 def test_as_in_eager(name):
     for want, got in zip(*map(tree_leaves, eager_and_compiled(CASES[name])), strict=True):

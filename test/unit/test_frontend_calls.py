@@ -88,6 +88,7 @@ CASES = {
 }
 
 
+@pytest.mark.rotated(4)
 @pytest.mark.parametrize("name", CASES)
 def test_call_by_call_is_as_the_whole(name, traced, monkeypatch):
     model, args = CASES[name]

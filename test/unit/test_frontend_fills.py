@@ -27,6 +27,7 @@ class Fills(torch.nn.Module):
         return torch.where(x > 0, x.to(dtype), number), strided, another, fractional, torch.zeros(7, dtype=dtype) + number
 
 
+@pytest.mark.rotated(4)
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_fills_are_lowered(dtype, whole):

@@ -205,6 +205,7 @@ def signed(case: Case) -> Case:
     return Case(case.name, case.text, inputs, case.results, case.reference, case.tolerance)
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize("blocks", [1, 3, 8])
 @pytest.mark.parametrize("name", SMALL)
 def test_kernels_on_any_number_of_blocks(name: str, blocks: int) -> None:

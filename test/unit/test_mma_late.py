@@ -83,6 +83,7 @@ def test_waits_stand_between_the_loads() -> None:
     assert code.ptx.count("ld.acquire.gpu") >= 2 and "cp.async.bulk.tensor" in rows[rows.rindex("ld.acquire.gpu") :]
 
 
+@pytest.mark.rotated(4)
 @pytest.mark.parametrize(
     ("kinds", "counts", "groups"),
     [

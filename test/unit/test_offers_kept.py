@@ -110,7 +110,7 @@ def complaints(seed: int) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("seed", todays(range(400), 8))
+@pytest.mark.parametrize("seed", todays(range(400), 4))
 def test_who_offers_does_it_without_spills(seed):
     assert complaints(seed) == []
 

@@ -56,6 +56,7 @@ def test_maps_before_and_after():
     assert (found != want).sum() <= 1  # where rounding decides
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize(
     "a, b, function",
     [

@@ -38,6 +38,7 @@ def test_padded_windows_are_cut_along_the_image(dtype):
     assert choice["tiles"] > 32
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, LAST])
 @pytest.mark.parametrize(
     "model",

@@ -51,6 +51,7 @@ def wanted(model: nn.Module, *args: Tensor) -> Tensor:
         return model.double()(*(a.double() if a.is_floating_point() else a for a in args))
 
 
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize(
     "samples, tables, widths",
     [

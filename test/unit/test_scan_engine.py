@@ -57,6 +57,7 @@ def test_blocks_share_long_lines(shape, dim):
     assert program.summary["engines"][0]["pieces"] > 1
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize("dtype", [F32, BF16, I64])
 @pytest.mark.parametrize("blocks", [1, 3, 8])
 def test_blocks_go_on_from_their_last_chunk(dtype, blocks):

@@ -98,6 +98,7 @@ def in_order(updates: torch.Tensor, indices: torch.Tensor, start: torch.Tensor) 
     return sums.to(start.dtype)
 
 
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize(
     "updates, columns, rows, dtype, index",
     [
@@ -152,6 +153,7 @@ def put_in_order(reduce: str, updates: torch.Tensor, indices: torch.Tensor, star
     return wide.to(start.dtype)
 
 
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize(
     "updates, columns, rows, dtype, reduce",
     [

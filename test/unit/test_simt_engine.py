@@ -165,6 +165,7 @@ def check(case, engine=None):
     return emitted
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize(
     "name", ["add_f32", "softmax_bf16_1000", "layer_norm_bf16_4096", "column_sum", "argmax", "stitch_full"]
 )

@@ -56,6 +56,7 @@ def test_nothing_is_kept_where_it_does_not_pay(run, inputs):
     assert kept(run, *inputs) == 0
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 @pytest.mark.parametrize("columns", [129, 256, 1000])
 def test_kept_values_are_right_and_there_when_they_are_read(dtype, columns, tiles_of_eight_rows):

@@ -46,6 +46,7 @@ CASES = {
 }
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("target", ["host", "sm_90a"])
 def test_a_view_of_what_is_read_as_it_is(name: str, target: str) -> None:

@@ -20,6 +20,7 @@ def choices(program) -> list[dict]:
     return program.summary["engines"]
 
 
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize("name", ["odd_widths", "mixed", "computed_gathered", "long", "f32_gathered", "ragged_mixed_forced"])
 def test_ranges_assemble_without_spills(name: str) -> None:
     program = compiled(CASES[name])
@@ -30,6 +31,7 @@ def test_ranges_assemble_without_spills(name: str) -> None:
     assert mma["parameters"]["ranges"] == "+".join(f"{width}{' gathered' * (kind == 'g')}" for width, kind in kinds)
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize(
     ("case", "stages"),
     [
@@ -85,6 +87,7 @@ def test_chunks_belong_to_one_range_each(monkeypatch) -> None:
     assert found == [0]
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize("rows", [128, 100, 7])
 @pytest.mark.parametrize(("length", "threads"), [(128, 64), (72, 64), (24, 96)])
 def test_rows_of_a_table_are_copied_once(monkeypatch, rows: int, length: int, threads: int) -> None:

@@ -41,6 +41,7 @@ def test_larger_matrices_and_single_ones_have_tensor_cores(a, b):
     assert "mma" in engines(program)
 
 
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize(
     "a, b, equation",
     [
