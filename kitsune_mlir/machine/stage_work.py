@@ -15,6 +15,7 @@ from kitsune_mlir.dialects.attribute_table import INTO, ORDERED, UPDATES
 from kitsune_mlir.dialects.contraction import matrix_extents
 from kitsune_mlir.dialects.counting import counting_of
 from kitsune_mlir.dialects.edges import Grid, stage_space, tile_sizes, uses_in
+from kitsune_mlir.dialects.gathered import SECTOR, run_bytes
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, is_movement
 from kitsune_mlir.dialects.recurrence import RECURRENCE, Recurrence
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
@@ -45,6 +46,7 @@ class Counted:
         rows, cols, terms: of the largest product.
         element_bytes: of its operands.
         extracted: by tensor, the elements that are read from it by index.
+        sectors: by tensor, the bytes that memory moves for these.
     """
 
     tensor_ops: float = 0.0
@@ -59,6 +61,7 @@ class Counted:
     terms: int = 0
     element_bytes: int = 0
     extracted: dict[ir.Value, int] = dataclasses.field(default_factory=dict)
+    sectors: dict[ir.Value, float] = dataclasses.field(default_factory=dict)
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -86,7 +89,10 @@ def count(ops: Iterable[ir.Operation], weights: Mapping[str, float] = rates.VECT
         points = math.prod(access.sizes) if access is not None else math.prod(shape_of(op.results[0]))
         for inner in body_of(op):
             if inner.name == "tensor.extract":
-                found.extracted[inner.operands[0]] = found.extracted.get(inner.operands[0], 0) + points
+                value = inner.operands[0]
+                found.extracted[value] = found.extracted.get(value, 0) + points
+                moved = points * tensor_bytes(value.type, [1]) * max(1.0, SECTOR / run_bytes(op, inner))
+                found.sectors[value] = found.sectors.get(value, 0.0) + moved
         if is_contraction(op):
             found.tensor_ops += 2.0 * points
             found.layers += 1

@@ -13,6 +13,8 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.engines.registry import choose, engine_of, for_maps, traits_of
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.kernel.footprint import MOST_THREADS, REGISTER_FILE
+from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.gathered import SECTOR
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.tile_accesses import read_accesses
 from kitsune_mlir.dialects.tile_indices import Array, Points
@@ -205,12 +207,13 @@ def _row_waits(task: Task, tiles: int, counters: Mapping[Semaphore | Ring, int])
 
 
 def _asked(access: Access, counted: Counted, tiles: int) -> float:
-    """Bytes that `tiles` tiles ask for: of what is read by index the elements that are read, of a scatter-add its rows."""
+    """Bytes that `tiles` tiles ask for: of what is read by index, and of rows that are added, whole sectors."""
     region = access.region
-    if access.op.name == "bufferization.to_tensor" and (found := counted.extracted.get(access.op.results[0], 0)):
-        return float(found * region.element * tiles)
+    if access.op.name == "bufferization.to_tensor" and (found := counted.sectors.get(access.op.results[0], 0.0)):
+        return found * tiles
     if access.op.name == "kitsune.atomic_scatter":
-        return float(tensor_bytes(access.op.operands[0].type) * tiles)
+        updates = access.op.operands[0].type
+        return float(max(tensor_bytes(updates), shape_of(access.op.operands[0])[0] * SECTOR) * tiles)
     return float(math.prod(region.sizes) * region.element * tiles)
 
 
