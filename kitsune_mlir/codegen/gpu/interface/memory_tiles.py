@@ -14,7 +14,6 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate
 from kitsune_mlir.codegen.tile_sizes import LINE, contiguous, even, fit, spread
 from kitsune_mlir.dialects.access import affine_maps, is_tensor, iterator_kinds, shape_of, terms_of
-from kitsune_mlir.dialects.gathered import SECTOR, run_bytes
 from kitsune_mlir.dialects.iteration import Space, inner_elements
 from kitsune_mlir.dialects.joined import panels_of
 from kitsune_mlir.dialects.products import is_generic
@@ -74,8 +73,6 @@ class Figures:
         weights: it reads tensors as long as a row, the same for all rows.
         alone: no other stage waits for its tiles.
         running: one of many reductions is to the maximum, of bf16: as in a softmax, whose sums follow it.
-        apart: it reads single elements at places that are read or computed of what is read: threads wait for each of them, and
-            the more blocks do so side by side, the better.
     """
 
     sizes: tuple[int, ...]
@@ -88,7 +85,6 @@ class Figures:
     alone: bool = True
     columns: bool = False
     running: bool = False
-    apart: bool = False
 
     @property
     def points(self) -> int:
@@ -136,7 +132,7 @@ def tile_of(figures: Figures, target: Target) -> list[int]:
     elif figures.inner < THREADS:
         least[-1] = min(tile[-1], max(1, LEAST_POINTS // figures.inner))
     spaced = spread(sizes, tile, 2 * target.workers, least)
-    if len(sizes) == 1 and figures.inner > 1 and not figures.apart:
+    if len(sizes) == 1 and figures.inner > 1:
         wave = 1 << max(0, -(-sizes[0] // target.workers) - 1).bit_length()
         if not figures.alone and spaced[0] < wave <= SHARED_TILE // figures.inner:
             # One wave: a block has its multiprocessor for itself there, and its second tile would come after its first
@@ -226,15 +222,7 @@ def figures_of(space: Space, alone: bool) -> Figures:
         and {str(ir.ShapedType(v.type).element_type) for v in tensors} == {"bf16"}
         and any(map(_is_maximum, space.ops))
     )
-    return Figures(
-        sizes, inner, moved / max(1, points), narrowest, levels, crossed, weights, alone, columns, running, _reads_apart(space)
-    )
-
-
-def _reads_apart(space: Space) -> bool:
-    """Whether an op reads elements at indices that it reads or makes of what it reads, less than a sector side by side."""
-    inner = [(op, one.operation) for op in space.ops if is_generic(op) for one in op.regions[0].blocks[0].operations]
-    return any(one.name == "tensor.extract" and run_bytes(op, one) < SECTOR for op, one in inner)
+    return Figures(sizes, inner, moved / max(1, points), narrowest, levels, crossed, weights, alone, columns, running)
 
 
 def _panels(space: Space, inner: int) -> int:
