@@ -1,10 +1,11 @@
 """Where whole training steps spend their time: each stage's share of the blocks' time, and of waits.
 
-    python -m bench.training_stages [NAME...] [--dtype bf16] [--size full] [--out FOLDER]
+    python -m bench.training_stages [NAME...] [--dtype bf16] [--size full] [--out FOLDER] [--jobs N]
 
 Names are those of `bench/training_cases.py`. A step is compiled with timestamps and called a few times. For each of its
 programs a line a stage goes to `FOLDER/NAME.txt`: microseconds of the multiprocessors that it took (the time of its tiles over
-the number of blocks, waits apart), those of waits, when it was worked on, engine, tiles, sizes, slowest first. A GPU is needed.
+the number of blocks, waits apart), those of waits, when it was worked on, engine, tiles, sizes, slowest first. `--jobs` steps
+prepare side by side; each is looked at alone. A GPU is needed.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import argparse
 import functools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.case import DTYPES
-from bench.forked import answer_of
+from bench.forked import in_turns
+from bench.records import Record
 from bench.training import SECONDS, Case, adamw
 from bench.training_cases import CASES
 
@@ -68,8 +70,8 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     return "\n".join([head, *rows, f"{len(lines)} stages, {total:.1f} us in tiles"])
 
 
-def measure(name: str, dtype: str, size: str, out: Path) -> dict[str, Any]:
-    """One case; its tables are files of `out`."""
+def measure(name: str, dtype: str, size: str, out: Path, prepared: Callable[[], None]) -> dict[str, Any]:
+    """One case; its tables are files of `out`. `prepared` is called before the calls that count."""
     import torch
 
     import kitsune_mlir
@@ -80,6 +82,8 @@ def measure(name: str, dtype: str, size: str, out: Path) -> dict[str, Any]:
         objective.model, objective.loss, adamw(objective, "cuda", fused=False), options={"timestamps": True}
     )
     with case.context():
+        step(case.args, *case.targets)
+        prepared()
         for _ in range(CALLS):
             step(case.args, *case.targets)
     torch.cuda.synchronize()
@@ -102,15 +106,14 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CASES))
     parser.add_argument("--dtype", default="bf16", choices=list(DTYPES))
     parser.add_argument("--size", default="full", choices=["full", "small"])
+    parser.add_argument("--jobs", type=int, default=1, help="steps that prepare side by side")
     parser.add_argument("--out", type=Path, default=Path("training-stages"))
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    failed = 0
-    for name in given.names or CASES:
-        found = answer_of(functools.partial(measure, name, given.dtype, given.size, given.out), name, SECONDS)
-        failed += "problem" in found
-        print(json.dumps(found), flush=True)
-    return failed
+    works = {name: functools.partial(measure, name, given.dtype, given.size, given.out) for name in given.names or CASES}
+    record = Record()
+    in_turns(works, record, SECONDS, given.jobs)
+    return sum("problem" in found for found in record.cases.values())
 
 
 if __name__ == "__main__":
