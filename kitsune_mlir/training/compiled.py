@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,9 @@ from kitsune_mlir.dynamo.backend import compiled_graph
 from kitsune_mlir.dynamo.graph_options import GraphOptions
 from kitsune_mlir.dynamo.report import GraphReport
 from kitsune_mlir.dynamo.torch_api import fake_inputs, tracing_context
+from kitsune_mlir.errors import UnsupportedError
 from kitsune_mlir.options import Options
+from kitsune_mlir.training.checks import Answered
 from kitsune_mlir.training.numbers import Numbers, value_of
 from kitsune_mlir.training.optimizers import initialized, number_slots
 from kitsune_mlir.training.places import Places
@@ -31,6 +34,9 @@ class CompiledStep:
         batch: arguments of `asked.forward`, as for a call.
         graphs, options: how its graph is cut and compiled.
         keep: is called with what became of it.
+
+    Attributes:
+        answers: how many steps were refused, for what a tensor holds that Python asks (`training.checks`).
 
     Raises:
         UnsupportedError: with `require_full`: PyTorch would run some of it.
@@ -59,6 +65,13 @@ class CompiledStep:
         if made.numbers.taken and has_nan(made.graph):  # perhaps of a number whose value was not asked for
             slots = [[] for _ in slots]
             made = traced(asked, self._places, self._parameters, grads, slots, batch)
+        if made.asks:
+            made = traced(dataclasses.replace(asked, checked=True), self._places, self._parameters, grads, slots, batch)
+            if made.state:
+                raise UnsupportedError(
+                    "train_step", "it asks whether a tensor is true, and the optimizer makes its state in it"
+                )
+        self._asks, self.answers = made.asks, 0
         self._numbers = _Slots(made.numbers, slots)
         self._reads = [(read, read.answer(asked.optimizer.param_groups)) for read in made.numbers.reads]
         graded = {id(self._parameters[n]) for n in made.graded}
@@ -78,11 +91,19 @@ class CompiledStep:
         return all(read.answer(groups) == answer for read, answer in self._reads)
 
     def __call__(self, batch: Sequence[Any]) -> Any:
-        """What `Asked.forward` gives for a batch, without gradients."""
+        """What `Asked.forward` gives for a batch, without gradients.
+
+        Raises:
+            Answered: it asks whether a tensor is true, and one is; nothing has changed.
+        """
         rest = [p.grad for p in self._with_grad] + self._numbers.filled(self._optimizer.param_groups)
         rest += [value for value in batch if isinstance(value, Tensor)]
         with torch.no_grad():
-            results = iter(self._run(*self._take(), *[rest[n] for n in self._rest]))
+            found = self._run(*self._take(), *[rest[n] for n in self._rest])
+        if self._asks and found[-1]:
+            self.answers += 1
+            raise Answered
+        results = iter(found)
         spec, leaves = self._outputs
         made = tree_unflatten([next(results) if leaf is None else leaf for leaf in leaves], spec)
         for n in self._grads:

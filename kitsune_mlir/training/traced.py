@@ -15,6 +15,7 @@ from kitsune_mlir.dynamo.above_autograd import composites_replaced
 from kitsune_mlir.dynamo.torch_api import traced_whole, tracing_lock
 from kitsune_mlir.errors import UnsupportedError
 from kitsune_mlir.frontend.gradients.whole import kept_whole
+from kitsune_mlir.training.checks import any_of, kept_where, noted
 from kitsune_mlir.training.cumulative_statistics import cumulative_statistics
 from kitsune_mlir.training.numbers import Numbers
 from kitsune_mlir.training.optimizers import check_constants, constants_of, tensor_numbers, updated
@@ -37,6 +38,7 @@ class Asked:
         scaler: that scales the loss, and has its tensors.
         before_update: is called between gradients and update; what it does to gradients is traced.
         attention_dropout: whether that of attention is part of it where it can be.
+        checked: whether it changes nothing where it asks a tensor a question and the answer is yes (`training.checks`).
     """
 
     modules: Sequence[nn.Module]
@@ -46,6 +48,7 @@ class Asked:
     scaler: torch.amp.GradScaler | None = None
     before_update: Callable[[], Any] | None = None
     attention_dropout: bool = False
+    checked: bool = False
 
     @property
     def others(self) -> Sequence[dict[str, Any]]:
@@ -58,7 +61,7 @@ class Traced:
     """A graph of a step.
 
     Its inputs are tensors at places, then gradients, slots of numbers and a batch's tensors; its outputs the tensors that
-    `forward` gave, then new gradients, and tensors for `moved` and `state`.
+    `forward` gave, then new gradients, and tensors for `moved` and `state`, and with `asks` whether an answer was yes.
 
     Attributes:
         graph: of ATen's operators; it changes inputs in place.
@@ -69,6 +72,7 @@ class Traced:
         moved: places of modules that hold another tensor afterwards.
         state: of the optimizer, tensors that were not there: the number of a parameter, and the key.
         numbers: of the optimizer, those that the graph reads from slots, and those that it is made for.
+        asks: whether Python asked a tensor whether it is true.
     """
 
     graph: fx.GraphModule
@@ -79,6 +83,7 @@ class Traced:
     moved: Sequence[int]
     state: Sequence[tuple[int, Any]]
     numbers: Numbers
+    asks: bool
 
 
 def traced(
@@ -124,7 +129,9 @@ def traced(
             for hook in (getattr(original, "_post_accumulate_grad_hooks", None) or {}).values():
                 leaf.register_post_accumulate_grad_hook(hook)
         known = {id(tensor) for tensor in flat}
-        with exchanged(asked.modules, asked.optimizer, asked.others, by_id):
+        silent = {id(by_id[id(value)]) for value in _statistics(asked.modules) if id(value) in by_id}
+        before = [(t, -1 if id(t) in silent else t._version, t.clone()) for t in flat] if asked.checked else []
+        with noted() as asks, exchanged(asked.modules, asked.optimizer, asked.others, by_id):
             made = _with_gradients(asked, own_batch)
             gradients = [leaf.grad for leaf in leaves]
             if asked.update:
@@ -144,19 +151,28 @@ def traced(
         graded = [n for n, gradient in enumerate(gradients) if gradient is not None]
         new = [n for n in graded if not asked.update and id(gradients[n]) not in known]
         found.update(outputs=(spec, [None if isinstance(value, Tensor) else value for value in leaves_out]))
-        found.update(graded=graded, grads=new, moved=list(moved), state=list(state))
+        found.update(graded=graded, grads=new, moved=list(moved), state=list(state), asks=bool(asks))
         results = [
             *(v for v in leaves_out if isinstance(v, Tensor)),
             *(gradients[n] for n in new),
             *moved.values(),
             *state.values(),
+            *([any_of(asks)] if asks else []),
         ]
+        if before and asks:
+            kept_where(results[-1], before)
         return [value.detach() for value in results]
 
     flat = [*held, *(g for g in grads if g is not None), *(t for some in slots for t in some), *batch_tensors]
     with tracing_lock, composites_replaced(True, asked.attention_dropout), kept_whole(), cumulative_statistics():
         graph = traced_whole(step, flat)
     return Traced(graph, _only_used(graph), **found)
+
+
+def _statistics(modules: Sequence[nn.Module]) -> list[Tensor]:
+    """What norms hold of their batches, which changes without a version of its own."""
+    tracking = [module for module in modules if module.training and getattr(module, "track_running_stats", False)]
+    return [value for module in tracking for value in module._buffers.values() if value is not None]
 
 
 def _with_gradients(asked: Asked, batch: Sequence[Any]) -> Any:

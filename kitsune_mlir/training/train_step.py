@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 from kitsune_mlir.dynamo.graph_options import options_of_backend
 from kitsune_mlir.dynamo.report import GraphReport, logger
 from kitsune_mlir.errors import ArgumentError, UnsupportedError
+from kitsune_mlir.training.checks import Answered
 from kitsune_mlir.training.compiled import CompiledStep
 from kitsune_mlir.training.optimizers import group_constants
 from kitsune_mlir.training.scaling import scaling_constants
@@ -22,6 +23,8 @@ from kitsune_mlir.training.traced import Asked
 
 __all__ = ["TrainStep", "train_step"]
 
+PATIENCE = 4
+"""Times that a step asks a tensor something in vain, before PyTorch does all of its kind."""
 MOST = 8
 """Programs of one step, for different sizes, modes and numbers of an optimizer; what comes after them runs in parts."""
 
@@ -111,12 +114,21 @@ class TrainStep:
 
         Returns:
             What `loss_fn` gave, without gradients.
+
+        Raises:
+            Exception: what the model, the loss or `before_update` raises, also where they look at a tensor for it
+                (`clip_grad_norm_(error_if_nonfinite=True)`): parameters and the optimizer are as before. A step that looks
+                waits for the device.
         """
         batch, spec = tree_flatten((inputs, targets))
         step = self._step(batch, spec, update)
         if step is None:
             return self._run_in_parts(inputs, targets, update)
-        result = step(batch)
+        try:
+            result = step(batch)
+        except Answered:
+            self._answered(step)
+            return self._run_in_parts(inputs, targets, update)
         if update:
             self.optimizer._opt_called = True  # what LR schedulers look for
         return result
@@ -128,6 +140,12 @@ class TrainStep:
             if step is None or step.fits(groups):
                 return step
         return self._compiled(key, batch, spec, update)
+
+    def _answered(self, step: CompiledStep | None) -> None:
+        """A step was done by PyTorch for what a tensor holds; where that is often so, it is from now on."""
+        if step is not None and step.answers >= PATIENCE:
+            for steps in self._steps.values():
+                steps[:] = [None if one is step else one for one in steps]
 
     def _forward(self, inputs: Any, targets: Sequence[Any]) -> Any:
         return self.loss_fn(self._of_model(inputs), *targets)
@@ -205,14 +223,11 @@ class TrainStep:
             loss = made[0] if isinstance(made, tuple | list) else made
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         if update:
-            step = self._step((), None, True)
-            if step is not None:
-                step(())
-                self.optimizer._opt_called = True
-            else:
+            try:
                 self._update()
-            for parameter in [p for m in self._modules for p in m._parameters.values() if p is not None]:
-                parameter.grad = None
+            finally:
+                for parameter in [p for m in self._modules for p in m._parameters.values() if p is not None]:
+                    parameter.grad = None
         return tree_map_only(Tensor, Tensor.detach, made)
 
     def _forward_inside_ddp(self) -> Callable[..., Any]:
@@ -232,7 +247,16 @@ class TrainStep:
         return forward
 
     def _update(self) -> None:
+        """The update of gradients that are there: as a program if it can be, else as PyTorch does it."""
         assert self._parts is not None
+        if (step := self._step((), None, True)) is not None:
+            try:
+                step(())
+            except Answered:
+                self._answered(step)
+            else:
+                self.optimizer._opt_called = True
+                return
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         if self.before_update is not None:

@@ -240,3 +240,49 @@ def test_gradients_as_rows_in_a_step():
             best[1].step()
             best[1].zero_grad()
     torch.testing.assert_close(list(ours.parameters()), list(theirs.parameters()), rtol=1e-4, atol=1e-5)
+
+
+def outcome(call, *given):
+    """What a call gives, or the error that it raises."""
+    try:
+        return call(*given)
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("check", ["norm", "variance"])
+def test_errors_that_depend_on_values_in_a_step(check):
+    """One program that finds out by itself; PyTorch then raises what it always does, and nothing has changed."""
+    torch.manual_seed(0)
+    norms = [nn.Linear(7, 7, bias=False), nn.BatchNorm1d(7)] if check == "variance" else []
+    ours = nn.Sequential(*norms, nn.Linear(7, 3))
+    theirs = copy.deepcopy(ours)
+    best = [torch.optim.SGD(m.parameters(), 1e-2, momentum=0.9) for m in (ours, theirs)]
+
+    def clip(model):
+        return nn.utils.clip_grad_norm_(model.parameters(), 0.1, error_if_nonfinite=True) if check == "norm" else None
+
+    def loss(made, y, variance):
+        return F.gaussian_nll_loss(made, y, variance) if check == "variance" else F.mse_loss(made, y)
+
+    def eager(x, *targets):
+        best[1].zero_grad()
+        found = loss(theirs(x), *targets)
+        found.backward()
+        clip(theirs)
+        best[1].step()
+        return found.detach()
+
+    step = kitsune_mlir.train_step(ours, loss, best[0], before_update=lambda: clip(ours))
+    for wrong in (False, True, False):
+        x, targets = R(9, 7), [R(9, 3), R(9, 3).abs() + 0.1]
+        if wrong:
+            (x if check == "norm" else targets[1])[0, 0] = float("inf") if check == "norm" else -1.0
+        found, want = outcome(step, x, *targets), outcome(eager, x, *targets)
+        assert isinstance(found, str) == isinstance(want, str) == wrong
+        torch.testing.assert_close(found, want) if not wrong else None
+        assert not wrong or found == want
+        assert all(p.grad is None for p in ours.parameters())
+        torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), equal_nan=True)
+        if not wrong and len(step.reports) == 1:
+            assert [len(step.reports[0].programs), len(step.reports[0].islands)] == [1, 0]
