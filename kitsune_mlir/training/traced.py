@@ -129,7 +129,7 @@ def traced(
             for hook in (getattr(original, "_post_accumulate_grad_hooks", None) or {}).values():
                 leaf.register_post_accumulate_grad_hook(hook)
         known = {id(tensor) for tensor in flat}
-        silent = {id(by_id[id(value)]) for value in _statistics(asked.modules) if id(value) in by_id}
+        silent = {id(by_id[id(value)]) for value in _versionless(asked) if id(value) in by_id}
         before = [(t, -1 if id(t) in silent else t._version, t.clone()) for t in flat] if asked.checked else []
         with noted() as asks, exchanged(asked.modules, asked.optimizer, asked.others, by_id):
             made = _with_gradients(asked, own_batch)
@@ -169,10 +169,11 @@ def traced(
     return Traced(graph, _only_used(graph), **found)
 
 
-def _statistics(modules: Sequence[nn.Module]) -> list[Tensor]:
-    """What norms hold of their batches, which changes without a version of its own."""
-    tracking = [module for module in modules if module.training and getattr(module, "track_running_stats", False)]
-    return [value for module in tracking for value in module._buffers.values() if value is not None]
+def _versionless(asked: Asked) -> list[Tensor]:
+    """What changes without another version of the tensor: what norms hold of their batches, and a scaler."""
+    tracking = [module for module in asked.modules if module.training and getattr(module, "track_running_stats", False)]
+    held = [value for module in tracking for value in module._buffers.values()]
+    return [value for value in (*held, *(v for some in asked.others for v in some.values())) if isinstance(value, Tensor)]
 
 
 def _with_gradients(asked: Asked, batch: Sequence[Any]) -> Any:
