@@ -305,7 +305,7 @@ def test_parts() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             x = self.first(x)
-            return self.second(x * 2 if x.sum() > 0 else x.sin())
+            return self.second(x * 2 if x.sum().item() > 0 else x.sin())
 
     three = Three(Decides(), F.mse_loss, lambda p: optim.SGD(p, 0.1, momentum=0.9))
     with pytest.warns(UserWarning, match="runs in parts"):
