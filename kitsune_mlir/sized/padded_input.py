@@ -16,6 +16,9 @@ Place = tuple[Tensor, Tensor | None, Sequence[Tensor] | None]
 
 MOST_PIECES = 8
 """Of an input, up to which it is copied with others."""
+MOST_BYTES = 1 << 15
+"""Of a piece, up to which it is: one block copies up to 65,536 elements then, which for 1,151 rows of 64 and 4,000 edges took
+4 us longer than two launches on an H100, and 1.5 us less for 8 and 30."""
 MOST_PARTS = 4096
 """Shapes of which a view of a buffer is kept, by thread."""
 
@@ -112,7 +115,8 @@ def _pieces(part: Tensor) -> int:
 
 def _words(tensor: Tensor, pieces: int) -> Sequence[Tensor] | None:
     """A tensor's memory as so many pieces of words of four bytes; None where it is not such, or in many."""
-    if not 0 < pieces <= MOST_PIECES or tensor.numel() * tensor.element_size() % (4 * pieces) or tensor.data_ptr() % 4:
+    size = tensor.numel() * tensor.element_size()
+    if not 0 < pieces <= MOST_PIECES or size % (4 * pieces) or size > pieces * MOST_BYTES or tensor.data_ptr() % 4:
         return None
     if tensor.dim() == 0 or tensor.stride(-1) != 1 or tensor.storage_offset() * tensor.element_size() % 4:
         return None

@@ -50,3 +50,6 @@ def test_most_are_copied_at_once(monkeypatch):
     for how, value in zip(given, copied([(nodes, given[0]), (edges, given[1])]), strict=True):
         assert torch.equal(inside(value, how.shape), how)
     assert found == [3]
+    nodes, given = PaddedInput((4096, 64), (64, 1)), (torch.randn(1000, 64), given[1])  # one launch is slower for many bytes
+    copied([(nodes, given[0]), (edges, given[1])])
+    assert found == [3, 2]
