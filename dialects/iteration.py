@@ -160,17 +160,10 @@ def iteration_space(
                 classes.find((n, loop))
                 if not parallel:
                     classes.whole.add((n, loop))
-        for k, value in enumerate(op.operands):
-            if hash(value) not in position or not is_tensor(value):
-                continue
-            p, r = position[hash(value)]
-            made = accesses[p].results[r] if accesses[p] is not None else ()  # type: ignore[union-attr]
-            used = access.operands[k] if access is not None else ()
-            for d in range(len(shape_of(value))):
-                if made and used and is_halo(ops[p]) and not (made[d].plain and used[d].plain):
-                    continue  # a tile takes its part of the padded whole
-                _link(classes, p, made[d] if made else WHOLE, n, used[d] if used else WHOLE)
-        _link_captured(classes, n, op, position, accesses, access)
+        for value, pairs in _links(op):
+            if value in position:
+                for made, used in pairs:
+                    _link(classes, position[value][0], made, n, used)
     for product, number, sum_ in sums:
         made, used = accesses[product], accesses[sum_]
         assert made is not None and used is not None
@@ -203,21 +196,37 @@ def sums_beside(ops: Sequence[ir.Operation]) -> list[tuple[int, int, int]]:
     return found
 
 
-def _link_captured(
-    loops: _Loops, n: int, op: ir.Operation, position: dict, accesses: list[Access | None], own: Access | None
-) -> None:
-    """Tensors read inside a body by index (gathers) must be whole, but for rows read by a loop's own position."""
+@remembered
+def _links(op: ir.Operation) -> list[tuple[int, list[tuple[Along, Along]]]]:
+    """What an op reads of other ops: hashes of values, and how maker and op walk their dimensions.
+
+    Tensors read inside a body by index (gathers) must be whole, but for rows read by a loop's own position.
+    """
+    own, found = access_of(op), []
+    for k, value in enumerate(op.operands):
+        maker = defining_op(value)
+        if maker is None or not is_tensor(value):
+            continue
+        access = access_of(maker)
+        made = access.results[ir.OpResult(value).result_number] if access is not None else ()
+        used = own.operands[k] if own is not None else ()
+        pairs = [(made[d] if made else WHOLE, used[d] if used else WHOLE) for d in range(len(shape_of(value)))]
+        if made and used and is_halo(maker):  # a tile takes its part of the padded whole
+            pairs = [(one, other) for one, other in pairs if one.plain and other.plain]
+        found.append((hash(value), pairs))
     for inner in walk(op) if len(op.regions) else ():
         for k, value in enumerate(inner.operands):
-            if hash(value) not in position:
+            maker = defining_op(value)
+            access = access_of(maker) if maker is not None and len(maker.results) and is_tensor(value) else None
+            if maker is None or access is None:
                 continue
-            p, r = position[hash(value)]
-            access = accesses[p]
             loop = _own_row(inner) if inner.name == "tensor.extract" and not k and own is not None else None
             if loop is not None and own is not None and own.sizes[loop] != shape_of(value)[0]:
                 loop = None  # the first of its rows
-            for d, along in enumerate(access.results[r] if access is not None else ()):
-                _link(loops, p, along, n, Along(loop) if loop is not None and not d else WHOLE)
+            alongs = access.results[ir.OpResult(value).result_number]
+            rest = Along(loop) if loop is not None else WHOLE
+            found.append((hash(value), [(along, WHOLE if d else rest) for d, along in enumerate(alongs)]))
+    return found
 
 
 def _own_row(extract: ir.Operation) -> int | None:

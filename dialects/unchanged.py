@@ -66,11 +66,14 @@ def remembered(function: Callable[[ir.Operation], T]) -> Callable[[ir.Operation]
 
     @functools.wraps(function)
     def asked(op: ir.Operation) -> T:
-        of_stage = op.name == "kitsune.stage"
-        known: dict[Any, Any] | None = (_stages if of_stage else _known).get()
+        known: dict[Any, Any] | None = _known.get()
+        key: tuple[Any, Any] = function, op
+        if known is not None and key in known:  # no stage is
+            return known[key]
+        if op.name == "kitsune.stage":
+            known, key = _stages.get(), (function, op.results[0])
         if known is None:
             return function(op)
-        key = function, op.results[0] if of_stage else op
         if key not in known:
             known[key] = function(op)
         return known[key]

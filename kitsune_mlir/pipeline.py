@@ -99,8 +99,8 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
 
 
 def _compiled(imported: ImportedModel, machine: Target, options: Options, phases: Phases) -> Program:
-    planning = Planning(options.mode)
-    stages = plan(imported, machine, options, planning, phases)
+    planning, formed = Planning(options.mode), {}
+    stages = plan(imported, machine, options, planning, phases, formed)
     best: Code | None = None
     while True:
         tiles = phases.run("lower", lower, stages)
@@ -118,7 +118,7 @@ def _compiled(imported: ImportedModel, machine: Target, options: Options, phases
                 report(tiles.module, where, sentence, options.on_remark)
             changed = other.replanned != planning.replanned
             planning = other
-            stages = plan(imported, machine, options, planning, phases) if changed else stages
+            stages = plan(imported, machine, options, planning, phases, formed) if changed else stages
             continue
         known = planning.mode != "auto" or planning.times or options.tune or options.tuned_for
         if known or not (times := counted_times(code)):
@@ -126,7 +126,7 @@ def _compiled(imported: ImportedModel, machine: Target, options: Options, phases
         # The mode was chosen before engines were asked: it may be another one, now that these stages are known to be slow.
         planning, remarks, listener = replace(planning, times=times), [], options.on_remark
         heard = replace(options, on_remark=remarks.append if listener else None)
-        again = plan(imported, machine, heard, planning, phases)
+        again = plan(imported, machine, heard, planning, phases, formed)
         if text_of(again.module) == text_of(stages.module):
             break
         if listener is not None:
@@ -172,6 +172,7 @@ def plan(
     options: Options | None = None,
     planning: Planning | None = None,
     phases: Phases | None = None,
+    formed: dict[tuple[str, ...], ModuleOp] | None = None,
 ) -> Stages:
     """Linalg on tensors -> scheduled stage graph. `lower` and `generate` come after it, and `program_of`.
 
@@ -179,6 +180,7 @@ def plan(
         imported: the model, as `frontend.import_model` gives it; it stays as it is.
         planning: what earlier attempts have taught.
         phases: where time is noted.
+        formed: stages of this model for this machine and these options, not yet scheduled, by what is cut; kept for later.
 
     Raises:
         ArgumentError: option `passes` names a pass that does not run.
@@ -203,7 +205,13 @@ def plan(
         phases.run("partition", run_passes, module, [step, *SCHEDULE], machine, options)
     else:
         step = tuning.partition({}, planning.mode, planning.times, is_deterministic(options))
-        phases.run("plan", run_passes, module, [*form, step, *SCHEDULE], machine, options)
+        if formed is None:
+            formed = {}
+        if planning.cut not in formed:
+            phases.run("plan", run_passes, module, form, machine, options)
+            formed[planning.cut] = module
+        module = formed[planning.cut].operation.clone(ip=False)
+        phases.run("plan", run_passes, module, [step, *SCHEDULE], machine, options)
     return Stages(module, machine, options)
 
 

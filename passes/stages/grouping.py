@@ -136,8 +136,8 @@ class Grouping:
                 out.add(root)
         return [v for v in ordered if v in out]
 
-    def space(self, group: list[ir.Operation]) -> Space:
-        return iteration_space(self.with_free(group), self.outputs(group) or list(group[-1].results))
+    def space(self, group: list[ir.Operation], outputs: list[ir.Value] | None = None) -> Space:
+        return iteration_space(self.with_free(group), outputs or self.outputs(group) or list(group[-1].results))
 
     def _space_of(self, g: int) -> Space:
         if g not in self._spaces:
@@ -172,7 +172,8 @@ class Grouping:
             return f"a stage would have {len(group)} operations, at most {MOST_OPS} are planned together"
         if self._through_view(a, b):
             return "a reshape between them splits or merges dimensions"
-        merged = self.space(group)
+        outputs = self.outputs(group)
+        merged = self.space(group, outputs)
         self._tried = a, b, merged
         small = self._small(group, merged)
         along = self.target.is_gpu and any(op.name in ALONG_ROWS for op in group)
@@ -202,7 +203,7 @@ class Grouping:
                 return self._slower(a, b, offer)
         elif not self.target.is_gpu and (declined := offer_for(candidate, self.target)[1]):
             return declined[0].reason
-        if self.target.is_gpu and (tiles := stores_what_it_adds(group, self.outputs(group), self.target)) is not None:
+        if self.target.is_gpu and (tiles := stores_what_it_adds(group, outputs, self.target)) is not None:
             if not self._small(group, merged, tiles):
                 return f"{tiles} tiles would store what they add up, and blocks cannot share them"
         if self.target.is_gpu and (tiles := narrowed(group, math.prod(d.size for d in merged.dims), self.target)) is not None:
