@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+import weakref
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.windows import pool
 from kitsune_mlir.windows.hazards import BOTH, READ, WRITE
 from kitsune_mlir.windows.streams import Streams
-from kitsune_mlir.windows.task import Call, extent
+from kitsune_mlir.windows.task import Call, Task, extent
 from kitsune_mlir.windows.window import Window
 from test.oracles.window_streams import run_stream
 
@@ -290,3 +291,25 @@ def run_on_streams(draw: random.Random) -> None:
     back_end.flush()
     device.until(device.own)
     assert memory == same
+
+
+def test_the_papers_form_holds_tensors_until_its_stream_is_past_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the caller has let go is handed out again at once, on the caller's stream."""
+    found = []
+
+    class OneStream:
+        cuda_stream = 1
+
+        def wait_event(self, event: object) -> None: ...
+
+        def synchronize(self) -> None:
+            found.append(held() is not None)
+
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: OneStream())
+    tensor = torch.zeros(3)
+    held = weakref.ref(tensor)
+    task = Task(Call(lambda stream: None, [extent(tensor, WRITE)], None, [tensor], [tensor]), 0, ())
+    del tensor
+    pool.synchronized_lane("cuda:0")(task)
+    assert found == [True] and held() is None
