@@ -36,7 +36,7 @@ def epoch_kernel(
         options: of which `debug`, `ptxas_seconds`, `cache` and `cache_dir` count.
         loops: look at the condition of an entry (`Window.append(..., when=flag)`) once, however many pieces of work it has, so
             that it may change the condition itself; and let entries one behind the other with the same condition end together,
-            as soon as it does not hold: the rest of a loop costs no waits. Not measured on a GPU.
+            as soon as it does not hold: the rest of a loop costs no waits. Not timed.
 
     Raises:
         ArgumentError: there is no program, or one is not for a GPU, or they differ in precision.

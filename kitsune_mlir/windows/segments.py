@@ -19,10 +19,12 @@ from kitsune_mlir.windows.recording import Segment, function_of
 from kitsune_mlir.windows.task import Call, extent
 from kitsune_mlir.windows.template import in_order
 
-__all__ = ["CALL_SECONDS", "Compiled", "Entry", "Segments"]
+__all__ = ["CALL_SECONDS", "LAUNCH_SECONDS", "Compiled", "Entry", "Segments"]
 
 CALL_SECONDS = 30e-6
 """What appending and calling a program costs the host. A segment that PyTorch runs in less is not compiled."""
+LAUNCH_SECONDS = 10e-6
+"""The same where a program is launched by addresses alone (`windows/trace.py`)."""
 COMPILE_SECONDS = 0.5
 """What compiling takes. A segment on which PyTorch has spent as long is compiled: so all is never more than twice what the
 better of both would have been, however often it comes."""
@@ -103,11 +105,15 @@ class Entry:
             return None
         return self.program, self._into
 
-    def compile(self, segment: Segment, compiled: Compiled) -> None:
-        """Make a program of it, or note why there is none."""
+    def compile(self, segment: Segment, compiled: Compiled, least: float | None = None) -> None:
+        """Make a program of it, or note why there is none.
+
+        Args:
+            least: seconds of the host that PyTorch needs at least where a program pays; `CALL_SECONDS` if None.
+        """
         if segment.aliased:
             self.why = "it changes a tensor that shares memory with another one"
-        elif self._replay_seconds < CALL_SECONDS:
+        elif self._replay_seconds < (CALL_SECONDS if least is None else least):
             self.why = "it is too small"
         elif sum(op.kind is not Kind.VIEW for op in segment.ops) < 2 and self._cuda:
             self.why = "it is one call"

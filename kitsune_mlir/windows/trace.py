@@ -15,7 +15,7 @@ import torch
 from kitsune_mlir.runtime.results import ALIGNMENT, changed
 from kitsune_mlir.windows.operators import Meta
 from kitsune_mlir.windows.recording import Segment, rebuilt
-from kitsune_mlir.windows.segments import Compiled, Entry
+from kitsune_mlir.windows.segments import LAUNCH_SECONDS, Compiled, Entry
 
 __all__ = ["READERS", "Call", "Fresh", "Node", "Places", "Read", "Ref", "Run", "at", "hashed", "meta_of"]
 
@@ -90,7 +90,7 @@ class Run:
         inputs = [at(places, ref) for ref in self.inputs]
         entry, results = self.entry, self._made
         if entry.due(after):
-            entry.compile(self.segment._replace(inputs=inputs, results=results()), compiled)
+            entry.compile(self.segment._replace(inputs=inputs, results=results()), compiled, LAUNCH_SECONDS)
         if entry.why:
             made = entry.in_pytorch(inputs)
             own = [one if one.stride() == meta.stride else None for one, meta in zip(made, self._metas, strict=True)]
@@ -117,13 +117,14 @@ class Run:
         if ways is None or (direct := ways[0].direct) is None or not direct.fits(inputs):
             return lambda places, stream: False
         program, into = ways
-        names: dict[str, Any] = {"program": program}
+        names: dict[str, Any] = {"program": program, "at": at}
         lines = ["def run(places, stream):", "    direct = program.direct", "    if direct is None: return False"]
         addresses = []
         for n, (ref, size) in enumerate(zip(self.inputs, self._sizes, strict=True)):
+            names[f"ref{n}"] = ref
             lines.append(f"    p{n} = places[{ref.number}].data_ptr() + {ref.offset * size}")
+            lines.append(f"    if p{n} % {ALIGNMENT}: x{n} = at(places, ref{n}).clone(); p{n} = x{n}.data_ptr()")
             addresses.append(f"p{n}")
-        lines.append(f"    if ({' | '.join(addresses) or 0}) % {ALIGNMENT}: return False")
         for n, (number, meta) in enumerate(zip(self.results, self._metas, strict=True)):
             quick = getattr(torch._C._dynamo.guards, f"_empty_strided_{meta.device.type}", None)
             plain = functools.partial(torch.empty_strided, device=meta.device)

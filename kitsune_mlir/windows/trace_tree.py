@@ -78,7 +78,7 @@ class TraceTree:
             return self.function(*args, **kwargs)
         if torch.is_grad_enabled() or torch._C._len_torch_dispatch_stack():
             return self._as_is(args, kwargs)
-        state, quick_missed = _state(self.function), False
+        state, missed = _state(self.function), None
         if not kwargs:
             for quick in self._quick:
                 if quick.fits(args, state):
@@ -86,14 +86,14 @@ class TraceTree:
                         output = self._replayed(quick.root, [args[n] for n in quick.tensors])
                     if output is not _MISSED:
                         return output
-                    quick_missed = True
+                    missed = quick.root
                     break
         tensors: list[torch.Tensor] = []
         try:
-            key = _key((args, kwargs), tensors), state
+            key = _key((args, kwargs), tensors), state, _shared(tensors)
             with self._lock:
                 root = self._roots.get(key)
-        except (RuntimeError, TypeError):  # values that cannot be compared, tensors without memory, or that share it
+        except (RuntimeError, TypeError):  # values that cannot be compared, tensors without memory
             return self._as_is(args, kwargs)
         elsewhere = root is not None and root.gpu is not None and torch._C._cuda_getDevice() != root.gpu
         if root is not None and (root.why or elsewhere):
@@ -103,7 +103,7 @@ class TraceTree:
                 if len(self._roots) == MOST:
                     del self._roots[next(iter(self._roots))]
                 root = self._roots[key] = Root(len(tensors))
-            if not quick_missed and (output := self._replayed(root, tensors)) is not _MISSED:
+            if root is not missed and (output := self._replayed(root, tensors)) is not _MISSED:
                 self._note(root, args, kwargs, tensors, state)
                 return output
             root.misses += 1
@@ -203,13 +203,10 @@ def _key(value: Any, tensors: list[torch.Tensor]) -> Hashable:
     """What tells arguments of one kind from others; their tensors are added to the list.
 
     Raises:
-        TypeError: a value is not hashable, or a tensor is none of PyTorch's plain ones, or shares its memory with another.
+        TypeError: a value is not hashable, or a tensor is none of PyTorch's plain ones.
     """
     kind = type(value)
     if kind is torch.Tensor or kind is torch.nn.Parameter:
-        storage = value.untyped_storage().data_ptr()
-        if any(one.untyped_storage().data_ptr() == storage for one in tensors) and storage:
-            raise TypeError("arguments share memory")
         if value.is_conj() or value.is_neg():
             raise TypeError("an argument is conjugated or negated")
         tensors.append(value)
@@ -227,6 +224,12 @@ def _key(value: Any, tensors: list[torch.Tensor]) -> Hashable:
         return kind, value
     leaves, spec = pytree.tree_flatten(value)
     return kind, str(spec), *[_key(one, tensors) for one in leaves]
+
+
+def _shared(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether some of the tensors lie in the same storage."""
+    places = [tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()]
+    return len({*places}) < len(places)
 
 
 def _state(function: Any) -> Hashable:

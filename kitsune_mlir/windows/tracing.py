@@ -16,6 +16,7 @@ from kitsune_mlir.windows.capture import LOOKERS, known_segments
 from kitsune_mlir.windows.hazards import READ
 from kitsune_mlir.windows.recorder import LENDERS, Recorder
 from kitsune_mlir.windows.recording import Recording, template
+from kitsune_mlir.windows.task import extent
 from kitsune_mlir.windows.trace import READERS, Call, Fresh, Node, Places, Read, Ref, Run, hashed, meta_of
 
 __all__ = ["Root", "Tracer"]
@@ -85,8 +86,11 @@ class Tracer(Recorder):
         self._numbers: dict[int, int] = {}  # by address of a storage
         self._held: list[Any] = []  # so that no address is used twice
         self._places: Places = [*root.places]
+        self._shared: dict[int, list[int]] = {}  # arguments by the address of a storage that several have
         for number, tensor in enumerate(tensors):
             self._note(number, tensor)
+            self._shared.setdefault(tensor.untyped_storage().data_ptr(), []).append(number)
+        self._shared = {place: own for place, own in self._shared.items() if len(own) > 1}
 
     def __enter__(self) -> Tracer:
         self._programs.__enter__()
@@ -133,6 +137,8 @@ class Tracer(Recorder):
             run = self._item(Run(known_segments().of(segment), segment, inputs, numbers))
             outside = (inputs[n].number for n in segment.written)
             self.root.written.update(n for n in outside if n < self.root.arguments or self.root.places[n] is not None)
+            if self._shared and self.root.changes:
+                self.give_up("it changes arguments, of which some share memory")
             self._grow()
             run(self._places, self.root.stream, self.compiled, self._after)
             for result, number in zip(segment.results, numbers, strict=True):
@@ -273,6 +279,9 @@ class Tracer(Recorder):
             if tensor.numel():
                 self._note(number, tensor)
             return Ref(number)
+        shared = self._shared.get(tensor.untyped_storage().data_ptr(), ()) if tensor.numel() else ()
+        if shared:
+            number = self._among(shared, tensor)
         own = self._places[number]
         if own.dtype != tensor.dtype or tensor.is_conj() or tensor.is_neg():
             self.give_up(f"memory of {own.dtype} is read as {tensor.dtype}, or conjugated")
@@ -281,6 +290,16 @@ class Tracer(Recorder):
         if not offset and own.shape == tensor.shape and own.stride() == tensor.stride():
             return Ref(number)
         return Ref(number, tuple(tensor.shape), tensor.stride(), offset)
+
+    def _among(self, arguments: Sequence[int], tensor: torch.Tensor) -> int:
+        """Which of the arguments in one storage a tensor is, or is a view of: another call's may lie apart."""
+        low, high, _ = extent(tensor, READ)
+        places = {number: extent(self._places[number], READ) for number in arguments}
+        same = [n for n, place in places.items() if place[0] == low and meta_of(self._places[n]) == meta_of(tensor)]
+        found = same or [number for number, (first, end, _) in places.items() if first <= low and high <= end]
+        if len(found) != 1 and not same:
+            self.give_up("a view may be of one argument or of another, which share memory")
+        return found[0] if found else arguments[0]
 
 
 _OTHER = "its calls differ though what it was given and what it read are the same"

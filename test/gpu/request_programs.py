@@ -25,6 +25,7 @@ from test.gpu.driver import program_main, run_of, spilled_bytes
 
 LIMIT = 64
 COUNTS = (1, 2, 7, LIMIT)
+EXACT = {"matmul_precision": "highest", "convolution_precision": "highest"}
 
 
 class Product(nn.Module):
@@ -108,7 +109,7 @@ def build(folder: Path, names: Sequence[str]) -> int:
     for name in names or CASES:
         torch.manual_seed(0)
         try:
-            program = kitsune_mlir.compile(*CASES[name](), target="sm_90a", options={"requests": LIMIT})
+            program = kitsune_mlir.compile(*CASES[name](), target="sm_90a", options={**EXACT, "requests": LIMIT})
         except KitsuneError as error:
             bad += 1
             print(f"FAIL {name}: {error}", flush=True)
