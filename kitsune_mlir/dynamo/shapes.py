@@ -188,7 +188,8 @@ class Specialized:
         weights = {name: rows_in(self._rows, name, values) for name in names}  # type: ignore[arg-type]
         bounds = {name: bound for name in names if (bound := bound_of(placeholders, name)) is not None}
         on_gpu = any(isinstance(n.meta.get("val"), Tensor) and n.meta["val"].is_cuda for n in placeholders)
-        cost, given = cost_of(self._gm), given_bytes_of(self._gm)
+        varied = on_gpu and sum(node.op == "call_function" for node in self._gm.graph.nodes) <= MOST_VARIED
+        cost, given = cost_of(self._gm, int(on_gpu and not varied)), given_bytes_of(self._gm)
         asked = self._options.bucket_growth, self._options.buckets
         idle = idle_cost_of(self._gm) if self._leaves_out(names) else None
         return Buckets(
@@ -199,7 +200,7 @@ class Specialized:
             None if idle is None else lambda sizes: idle({**values, **sizes}),
             lambda sizes: given({**values, **sizes}),
             GPU_ROWS if on_gpu else 0,
-            on_gpu and sum(node.op == "call_function" for node in self._gm.graph.nodes) <= MOST_VARIED,
+            varied,
         )
 
     def _is_rows(self, name: str) -> bool:

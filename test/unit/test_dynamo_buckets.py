@@ -2,6 +2,11 @@
 
 import random
 
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from kitsune_mlir.dynamo import size_cost
 from kitsune_mlir.dynamo.buckets import Buckets
 
 
@@ -56,5 +61,13 @@ def test_variants_for_fewer_rows():
         {"nodes": 2048, "edges": 15001},
         {"nodes": 1024, "edges": 7501},
     ]
-    assert graph.variants({"nodes": 64, "edges": 128}) == [{"nodes": n // 2, "edges": n} for n in (32, 16, 8)]
+    assert graph.variants({"nodes": 64, "edges": 128}) == [{"nodes": n // 2, "edges": n} for n in (64, 32, 16, 8)]
     assert Buckets({}, {}, 8.0).variants({"n": 512}) == Buckets({}, {}, 8.0, [512], varied=True).variants({"n": 512}) == []
+
+
+@pytest.mark.parametrize("reads", [0, 1])
+def test_results_that_are_read_again_cost_more(reads):
+    gm = make_fx(lambda x, w: torch.cat([x, x]).sin() @ w, tracing_mode="fake")(torch.randn(64, 32), torch.randn(32, 16))
+    start, bandwidth, rate = size_cost._RATES["cpu"]
+    moved = 4 * (64 * 32 + 32 * 16) + (1 + reads) * 4 * (2 * 128 * 32 + 128 * 16)
+    assert size_cost.cost_of(gm, reads)({}) == pytest.approx(start + moved / bandwidth + 2 * 128 * 32 * 16 / rate)
