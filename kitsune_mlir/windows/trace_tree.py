@@ -109,13 +109,13 @@ class TraceTree:
             root.misses += 1
             if root.misses >= ENOUGH and root.replays < root.misses:
                 root.give_up(f"its paths hardly come again: {root.replays} of {root.replays + root.misses} runs were replayed")
-            if root.seen < self._hot:
-                return self._as_is(args, kwargs)
-            self.calls["recorded"] += 1
-            with Tracer(root, tensors, self._after, self._options) as tracer:
-                output = self.function(*args, **kwargs)
-                tracer.returns(output)
-            return output
+            if root.seen >= self._hot:
+                self.calls["recorded"] += 1
+                with Tracer(root, tensors, self._after, self._options) as tracer:
+                    output = self.function(*args, **kwargs)
+                    tracer.returns(output)
+                return output
+        return self._as_is(args, kwargs)
 
     def explain(self) -> str:
         """What is known of the function, in words."""

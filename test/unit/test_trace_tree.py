@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import threading
 
 import pytest
 import torch
@@ -244,3 +245,23 @@ def test_arguments_that_share_memory():
         own = memory.clone()
         assert same([traced(memory[x : x + 4], memory[y : y + 4]), memory], [change(own[x : x + 4], own[y : y + 4]), own])
     assert "share memory" in traced.explain()
+
+
+def test_threads_call_side_by_side():
+    traced = trace_tree(lambda x: torch.tanh(x) * 2 if bool(x.sum() > 0) else x - 1, after=NEVER)
+    wrong = []
+
+    def work(seed):
+        noise = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for _ in range(60):
+                x = torch.randn(5, generator=noise)
+                if not traced(x).equal(traced.function(x)):
+                    wrong.append(x)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and traced.calls["replayed"] > 150
