@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 from torch_mlir import ir
 
+import kitsune_mlir
+from bench.sweeps import Function
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
@@ -24,6 +29,7 @@ from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from test.gpu.mma_programs import SMALL
 from test.gpu.mma_text import Layer, program
+from test.gpu.unassembled import unassembled
 from test.programs.kept import kept
 from test.rotation import todays
 
@@ -330,3 +336,22 @@ def test_the_grouped_order_is_a_permutation(monkeypatch, rows: int, cols: int) -
     assert sorted(walked) == list(range(planes * rows * cols))
     # One column of a group after the other.
     assert walked[:3] == [0, cols, 2 * cols]
+
+
+def test_a_chunk_ends_where_an_update_follows_two_products() -> None:
+    """A gradient and its bias' gradient, which ptxas takes half a minute for if they are in flight before a long epilogue."""
+
+    def update(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return weight - 0.1 * (dy.T @ x), dy.float().sum(0)
+
+    def gradients(dy: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        return dy.T @ x, dy.float().sum(0)
+
+    args = [torch.zeros(shape, dtype=torch.bfloat16) for shape in ((2048, 4096), (2048, 4096), (4096, 4096))]
+    waits = []
+    for function, given in ((update, args), (gradients, args[:2])):
+        texts: list[str] = []
+        with unassembled(texts.append):
+            kitsune_mlir.compile(Function(function), given, target="sm_90a")
+        waits.append(set(re.findall(r"wgmma.wait_group.sync.aligned (\d)", texts[0])))
+    assert waits == [{"0"}, {"0", "2"}]

@@ -8,6 +8,7 @@ one *side*: the rows or the columns of the product's tile, its sum (`k`), or to 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Collection, Sequence
 
@@ -76,6 +77,13 @@ class Pattern(Body):
         if self.operand_sum is None:
             return None
         return next(n for n, store in enumerate(self.task.stores) if store.tensor == self.operand_sum.results[0])
+
+    @functools.cached_property
+    def reads_matrices(self) -> bool:
+        """Whether steps after the products read tensors that have rows and columns."""
+        uses = [(step.op, number) for step in dict.fromkeys(self.steps.values()) for number in step.operands]
+        loaded = [(op, number) for op, number in uses if self.task.load_of(op.operands[number]) is not None]
+        return any(set(self.operand_sides(op, number)) == {ROW, COL} for op, number in loaded)
 
 
 def match(task: TaskView, dtypes: Sequence[str] = _DTYPES, one_sum: bool = False) -> Pattern:

@@ -184,11 +184,7 @@ class Epilogue(Evaluator[Pair]):
         for step in dict.fromkeys(self.body.steps.values()):
             if step.kind == "map" and any(inner.name == "tensor.extract" for inner in body_of(step.op)):
                 return True
-            for number in step.operands:
-                load = self.body.task.load_of(step.op.operands[number])
-                if load is not None and set(self.body.operand_sides(step.op, number)) == {ROW, COL}:
-                    return True
-        return False
+        return self.plan.pattern.reads_matrices
 
     def announce(self, told: Slot) -> None:
         """Tell the storing thread that the warp has written its part of the tile, if it wants to know."""
