@@ -12,15 +12,14 @@ import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
 
-from kitsune_mlir.dynamo.above_autograd import composites_replaced
 from kitsune_mlir.dynamo.compile import compile_graph
-from kitsune_mlir.dynamo.flat_graph import FlatGraph, flat_graph
+from kitsune_mlir.dynamo.flat_graph import FlatGraph, autograd_traces, flat_graph, memory_order
 from kitsune_mlir.dynamo.graph_options import GraphOptions
 from kitsune_mlir.dynamo.report import GraphReport, logger
 from kitsune_mlir.dynamo.shapes import Specialized, is_symbolic
-from kitsune_mlir.dynamo.torch_api import aot_autograd, boxed, compiling, fake_inputs, tracing_context
+from kitsune_mlir.dynamo.torch_api import aot_autograd, boxed, compiling, fake_inputs
 from kitsune_mlir.dynamo.torch_metadata import traced_outputs
-from kitsune_mlir.errors import CompileError, FrontendError, KitsuneError
+from kitsune_mlir.errors import CompileError, FrontendError
 from kitsune_mlir.frontend.aten import traced_table
 from kitsune_mlir.frontend.imported import dtype_name
 from kitsune_mlir.frontend.rows.axes import expression, plain, size_at
@@ -123,13 +122,8 @@ def _captured(program: ExportedProgram, bound: Mapping[int, Any]) -> FlatGraph:
     compiled = aot_autograd(
         fw_compiler=take, inference_compiler=take, decompositions=traced_table(late=True), keep_inference_input_mutations=True
     )
-    with tracing_context(gm), torch.no_grad(), composites_replaced(False):
-        try:
-            compiled(gm, fake_inputs(gm))
-        except KitsuneError:
-            raise
-        except Exception as error:  # PyTorch's own assertions among them
-            raise FrontendError(f"AOTAutograd cannot trace the program: {type(error).__name__}: {error}") from error
+    with autograd_traces(gm, training=False):
+        compiled(gm, fake_inputs(gm))
     if len(found[0].graph.find_nodes(op="placeholder")) != len(flat.weights) + len(flat.inputs):
         raise FrontendError("the model changes an input that is another one's view, which programs for many sizes cannot")
     return dataclasses.replace(flat, graph=found[0])
@@ -152,8 +146,7 @@ def _described(
         steps = [int(n.node.hint) if isinstance(n, torch.SymInt) else int(n) for n in value.stride()]
         told = [(s, dim, times) for s, (n, dim, times) in run.known.places.items() if n == count + len(inputs)]
         hints |= {symbol: hinted[dim or 0] // times for symbol, dim, times in told}
-        order = sorted(range(value.dim()), key=lambda dim, steps=steps: -steps[dim])
-        order = [] if order == list(range(value.dim())) or 0 in hinted or 0 in steps else order
+        order = memory_order(hinted, steps)
         shape = tuple(map(expression, value.shape))
         given = tuple(map(plain, shape)), dtype_name(value.dtype), tuple(order), node in written
         inputs.append(SizedInput(name, position, *given))

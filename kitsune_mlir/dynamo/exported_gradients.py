@@ -11,16 +11,15 @@ import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
 
-from kitsune_mlir.dynamo.above_autograd import composites_replaced
 from kitsune_mlir.dynamo.compile import DRAWS, compile_graph
 from kitsune_mlir.dynamo.decisions import copied
-from kitsune_mlir.dynamo.flat_graph import FlatGraph, flat_graph
+from kitsune_mlir.dynamo.flat_graph import FlatGraph, autograd_traces, flat_graph, memory_order
 from kitsune_mlir.dynamo.graph_options import GraphOptions
 from kitsune_mlir.dynamo.recomputed import partitioned
 from kitsune_mlir.dynamo.report import GraphReport, logger
-from kitsune_mlir.dynamo.torch_api import aot_autograd, boxed, compiling, fake_inputs, tracing_context
+from kitsune_mlir.dynamo.torch_api import aot_autograd, boxed, compiling, fake_inputs
 from kitsune_mlir.dynamo.torch_metadata import differentiable_outputs
-from kitsune_mlir.errors import ArgumentError, CompileError, FrontendError, KitsuneError
+from kitsune_mlir.errors import ArgumentError, CompileError, FrontendError
 from kitsune_mlir.frontend.aten import traced_table
 from kitsune_mlir.frontend.gradients.whole import kept_whole
 from kitsune_mlir.frontend.imported import dtype_name
@@ -145,13 +144,8 @@ def _halves(gm: fx.GraphModule, inputs: Sequence[Tensor]) -> _Halves:
         partition_fn=cut,
         keep_inference_input_mutations=True,
     )
-    with tracing_context(gm), torch.enable_grad(), composites_replaced(True), kept_whole():
-        try:
-            compiled(gm, list(inputs))
-        except KitsuneError:
-            raise
-        except Exception as error:  # PyTorch's own assertions among them
-            raise FrontendError(f"AOTAutograd cannot trace the program: {type(error).__name__}: {error}") from error
+    with autograd_traces(gm, training=True), kept_whole():
+        compiled(gm, list(inputs))
     if not found or not differentiable:
         raise ArgumentError("no output depends on what needs gradients")
     forward, backward, count = found[0]
@@ -177,9 +171,7 @@ def _signature(
     written = {node.args[0] for node in forward.graph.find_nodes(op="call_function", target=aten.copy_.default)}
     count, taken = len(weights), []
     for (name, position), like, place in zip(flat.inputs, inputs[count:], [*places][count:], strict=True):
-        steps = like.stride()
-        order = sorted(range(like.dim()), key=lambda dim, steps=steps: -steps[dim])
-        order = [] if order == list(range(like.dim())) or 0 in like.shape or 0 in steps else order
-        taken.append(SizedInput(name, position, tuple(like.shape), dtype_name(like.dtype), tuple(order), place in written))
+        order = tuple(memory_order(like.shape, like.stride()))
+        taken.append(SizedInput(name, position, tuple(like.shape), dtype_name(like.dtype), order, place in written))
     texts = structure_text(program.call_spec.in_spec), structure_text(program.call_spec.out_spec)
     return SizedSignature(tuple(weights), tuple(taken), (), tuple(flat.fixed), *texts, tuple(parameters))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,9 +12,11 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
-from kitsune_mlir.errors import DynamicShapeError, FrontendError
+from kitsune_mlir.dynamo.above_autograd import composites_replaced
+from kitsune_mlir.dynamo.torch_api import tracing_context
+from kitsune_mlir.errors import DynamicShapeError, FrontendError, KitsuneError
 
-__all__ = ["FlatGraph", "flat_graph"]
+__all__ = ["FlatGraph", "autograd_traces", "flat_graph", "memory_order"]
 
 aten = torch.ops.aten
 
@@ -38,6 +41,28 @@ class FlatGraph:
     kinds: Mapping[str, str]
     inputs: Sequence[tuple[str, int]]
     fixed: Sequence[tuple[int, Any]]
+
+
+@contextmanager
+def autograd_traces(gm: fx.GraphModule, training: bool) -> Iterator[None]:
+    """While it is entered, AOTAutograd takes a graph apart, with gradients or without.
+
+    Raises:
+        FrontendError: it cannot.
+    """
+    with tracing_context(gm), torch.set_grad_enabled(training), composites_replaced(training):
+        try:
+            yield
+        except KitsuneError:
+            raise
+        except Exception as error:  # PyTorch's own assertions among them
+            raise FrontendError(f"AOTAutograd cannot trace the program: {type(error).__name__}: {error}") from error
+
+
+def memory_order(sizes: Sequence[int], steps: Sequence[int]) -> list[int]:
+    """The order of dimensions in memory, outermost first; empty where it is row-major, or none."""
+    order = sorted(range(len(sizes)), key=lambda dim: -steps[dim])
+    return [] if order == list(range(len(sizes))) or 0 in sizes or 0 in steps else order
 
 
 def flat_graph(program: ExportedProgram, bound: Mapping[int, Any]) -> FlatGraph:

@@ -17,7 +17,7 @@ __all__ = ["load"]
 
 
 def load(path: str | os.PathLike[str], weights: Mapping[str, Any] | None = None) -> Any:
-    """Read a `Program`, or a `SizedProgram`, from a `.kit` file.
+    """Read a `Program`, a `SizedProgram` or a `GradientProgram` from a `.kit` file.
 
     Args:
         weights: tensors by name, used instead of stored ones (such as `dict(model.state_dict())`); needed for a package that
