@@ -28,7 +28,7 @@ from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend.calls import decompose_calls
 from kitsune_mlir.frontend.decompositions import decomposition_table
 from kitsune_mlir.frontend.export import quiet
-from kitsune_mlir.frontend.foreach import copy_strided, fma
+from kitsune_mlir.frontend.foreach import fma
 from kitsune_mlir.frontend.gradients.attention import trained_attention
 from kitsune_mlir.frontend.recurrent import RECURRENT, TRAINED
 
@@ -82,7 +82,7 @@ def traced_table(late: bool) -> dict[Any, Callable[..., Any]]:
     """
     # Optimizers are captured with an operator that Inductor defines; since PyTorch 2.13.
     importlib.import_module("torch._inductor.inductor_prims")
-    more: dict[Any, Callable[..., Any]] = {torch.ops.prims.copy_strided.default: copy_strided, aten.view.default: _view}
+    more: dict[Any, Callable[..., Any]] = {aten.view.default: _view}
     if hasattr(torch.ops.prims, "fma"):
         more[torch.ops.prims.fma.default] = fma
     table, usual = {**decomposition_table(), **more}, get_decomposition_table()

@@ -20,7 +20,7 @@ from kitsune_mlir.frontend.convolutions import convolution
 from kitsune_mlir.frontend.dtypes import NARROW, widened, worst_of
 from kitsune_mlir.frontend.embedding_bags import BAGS
 from kitsune_mlir.frontend.fallbacks import FALLBACKS, with_scalars
-from kitsune_mlir.frontend.foreach import FOREACH
+from kitsune_mlir.frontend.foreach import FOREACH, copy_strided
 from kitsune_mlir.frontend.fused_optimizers import FUSED_OPTIMIZERS
 from kitsune_mlir.frontend.gradients import GRADIENTS
 from kitsune_mlir.frontend.orders import topk as sorted_topk
@@ -317,6 +317,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     table.update(SCATTERS)
     table.update(BAGS)
     table.update(FOREACH)
+    table[torch.ops.prims.copy_strided.default] = copy_strided
     table.update(FUSED_OPTIMIZERS)
     table.update(GRADIENTS)
     table.update(with_scalars(table))

@@ -137,6 +137,12 @@ def test_operators(name):
     check(model, args)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_operands_that_lie_otherwise_in_memory(dtype):
+    """PyTorch makes such a result by an operator that copies into strides."""
+    check(lambda x: torch.lerp(x.movedim(0, 1), x, 0.3) + 1, (torch.randn(7, 9, dtype=dtype)[:, :7],))
+
+
 def test_index_lists_are_constants_not_arithmetic():
     def pairs(x):
         rows, columns = torch.tril_indices(6, 6, -1)
