@@ -340,7 +340,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--resume", action="store_true", help="leave out cases that the file has")
     parser.add_argument(
-        "--passes", action="append", default=[], metavar="NAME:OPTIONS", help="e.g. kitsune-form-stages:cut=product_0:11"
+        "--passes", action="append", default=[], metavar="NAME:OPTIONS", help="e.g. kitsune-form-stages:cut=products:11"
     )
     given = parser.parse_args()
     if unknown := [*set(given.names) - {*CASES}, *set(given.what.split(",")) - {*KINDS}]:

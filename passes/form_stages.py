@@ -60,7 +60,7 @@ class FormStages(Pass):
     engine can hold them and it pays), or `auto`, the target's own way: on a GPU `cost`, on the host `true`. `cut`, for code
     that takes long to assemble, names stages that would be formed and are not: `cut=product_0:2,product_3:1` says one after
     the other how many products of that stage, and of each that is like it, stay together (how many ops, where it has one
-    product or none).
+    product or none); `cut=products:11` says of every stage how many products it holds at most.
     """
 
     name: ClassVar[str] = "kitsune-form-stages"
@@ -138,6 +138,9 @@ class FormStages(Pass):
         if not most.isdigit() or int(most) < 1:
             raise KitsuneError(f"option 'cut' of {self.name} has a stage's name and a number of ops from 1 on, not '{item}'")
         groups = [grouping.members[g] for g in grouping.sorted_groups()]
+        if name == "products":
+            held = [[op for op in group if is_contraction(op)] for group in groups]
+            return frozenset(hash(op) for products in held if len(products) > int(most) for op in products), int(most)
         named = [group for n, group in enumerate(groups) if f"{stage_name(group)}_{n}" == name]
         if not named:
             raise PassFailure(function, f"has no stage '{name}', which option 'cut' names")

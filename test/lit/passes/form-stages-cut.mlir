@@ -1,8 +1,10 @@
 // `cut` forms smaller stages than would be: of stage product_0's products at most so many stay together, and the same is so of
-// stages like it. Its items count one after the other: the second names a stage of what the first left.
+// stages like it; `products:2` says it of every stage. Its items count one after the other: the second names a stage of what the first left.
 // RUN: kitsune-opt %s --target h200 --kitsune-normalize --kitsune-form-stages='chains=true' | FileCheck %s --check-prefix=WHOLE
 // RUN: kitsune-opt %s --target h200 --kitsune-normalize --kitsune-form-stages='chains=true cut=product_0:2' | FileCheck %s --check-prefix=HALVES
 // RUN: kitsune-opt %s --target h200 --kitsune-normalize --kitsune-form-stages='chains=true cut=product_0:2,product_1:1' | FileCheck %s --check-prefix=ONE
+// RUN: kitsune-opt %s --target h200 --kitsune-normalize --kitsune-form-stages='chains=true cut=products:2' | FileCheck %s --check-prefix=HALVES
+// RUN: kitsune-opt %s --target h200 --kitsune-normalize --kitsune-form-stages='chains=true cut=products:4' | FileCheck %s --check-prefix=WHOLE
 // RUN: kitsune-opt %s --target h200 --kitsune-normalize --kitsune-form-stages='chains=true cut=product_0:2' --remarks 2>&1 | FileCheck %s --check-prefix=WHY
 // RUN: not kitsune-opt %s --target h200 --kitsune-form-stages='cut=product_7:2' 2>&1 | FileCheck %s --check-prefix=NONE
 // RUN: not kitsune-opt %s --target h200 --kitsune-form-stages='cut=product_0' 2>&1 | FileCheck %s --check-prefix=COUNT
