@@ -7,26 +7,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.taken import taking
 from kitsune_mlir.windows.hazards import BOTH, READ
-from kitsune_mlir.windows.recorder import LENDERS, Recorder
+from kitsune_mlir.windows.reads import LENDERS, Reads
+from kitsune_mlir.windows.recorder import Recorder
 from kitsune_mlir.windows.recording import Recording
 from kitsune_mlir.windows.segments import Segments
 from kitsune_mlir.windows.task import extent
 from kitsune_mlir.windows.window import Window
 
-__all__ = ["LOOKERS", "SHORTEST", "Capture", "forget", "known_segments", "window"]
+__all__ = ["SHORTEST", "Capture", "forget", "known_segments", "window"]
 
 SHORTEST = 8
 """Calls after which a module's end is the end of a segment, so that layers which are alike are one segment."""
 
 _segments = Segments()
-
-LOOKERS = {"tolist", "__repr__", "__str__", "__format__", "__deepcopy__", "__reduce_ex__", "__bool__"}
-"""What of a tensor looks at its values past operators."""
 
 
 def window(
@@ -78,7 +75,7 @@ class Capture(Recorder):
         self.window = window
         self.eager: Counter[str] = Counter()
         self.segments: Counter[str] = Counter()
-        self.reads = _Reads(self)
+        self.reads = Reads(self.read)
         self._hook: Any = None
         self._programs: Any = None
 
@@ -170,19 +167,3 @@ class Capture(Recorder):
     def _module_ends(self, module: Any, args: Any, output: Any) -> None:
         if len(self._recording.ops) >= SHORTEST:
             self.cut()
-
-
-class _Reads(TorchFunctionMode):
-    """What of Python looks at memory without an operator."""
-
-    def __init__(self, capture: Capture):
-        super().__init__()
-        self._capture = capture
-        self.off = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not self.off:
-            name = getattr(func, "__name__", "")
-            if name in LENDERS or name in LOOKERS:
-                self._capture.read(name, args)
-        return func(*args, **(kwargs or {}))

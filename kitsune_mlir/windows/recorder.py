@@ -15,12 +15,10 @@ from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.windows.operators import Kind, Results, kind_of, refusal, results_of
 from kitsune_mlir.windows.recording import Op, Recording, rebuilt, template
 
-__all__ = ["LENDERS", "LONGEST", "Calls", "Recorder"]
+__all__ = ["LONGEST", "Calls", "Recorder"]
 
 LONGEST = 256
 """Calls of a segment."""
-LENDERS = {"numpy", "__array__", "data_ptr", "untyped_storage", "storage", "_typed_storage", "__dlpack__", "share_memory_"}
-"""What of a tensor gives its memory to others."""
 
 logger = logging.getLogger("kitsune_mlir.windows")
 _known: dict[tuple[Any, ...], Results | str] = {}

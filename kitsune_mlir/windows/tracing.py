@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.taken import taking
-from kitsune_mlir.windows.capture import LOOKERS, known_segments
+from kitsune_mlir.windows.capture import known_segments
 from kitsune_mlir.windows.hazards import READ
-from kitsune_mlir.windows.recorder import LENDERS, Recorder
+from kitsune_mlir.windows.reads import Reads
+from kitsune_mlir.windows.recorder import Recorder
 from kitsune_mlir.windows.recording import Recording, template
 from kitsune_mlir.windows.task import extent
 from kitsune_mlir.windows.trace import READERS, Call, Fresh, Node, Places, Read, Ref, Run, hashed, meta_of
@@ -78,7 +78,7 @@ class Tracer(Recorder):
 
     def __init__(self, root: Root, tensors: Sequence[torch.Tensor], after: int | None, options: Mapping[str, Any] | None):
         super().__init__(after, options)
-        self.reads = _Reads(self)
+        self.reads = Reads(self.lent, READERS, self.value)
         self._programs = taking(self._program)
         self.root = root
         self._node: Node = root
@@ -163,10 +163,10 @@ class Tracer(Recorder):
         self._branch(Read(self._ref(tensor), reader), hashed(found))
         return found
 
-    def lent(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
+    def lent(self, name: str, args: Sequence[Any]) -> None:
         """Others get a tensor's memory, or its text is made."""
         self.give_up(f"Tensor.{name} is called")
-        self.settle(tensors, READ)
+        self.settle([one for one in args if isinstance(one, torch.Tensor)], READ)
 
     def _program(self, program: Program, *call: Any) -> Any:
         """A call of a program."""
@@ -310,21 +310,3 @@ def _plain(spec: Any, count: int) -> Callable[[list[Any]], Any] | None:
     if spec == pytree.tree_structure(0):
         return operator.itemgetter(0)
     return tuple if spec == pytree.tree_structure((0,) * count) else None
-
-
-class _Reads(TorchFunctionMode):
-    """What of Python looks at memory."""
-
-    def __init__(self, tracer: Tracer):
-        super().__init__()
-        self._tracer = tracer
-        self.off = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not self.off:
-            name = getattr(func, "__name__", "")
-            if name in READERS and args and type(args[0]) in (torch.Tensor, torch.nn.Parameter):
-                return self._tracer.value(name, args[0])
-            if name in LENDERS or name in LOOKERS:
-                self._tracer.lent(name, [one for one in args if isinstance(one, torch.Tensor)])
-        return func(*args, **(kwargs or {}))
