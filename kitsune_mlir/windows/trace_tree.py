@@ -140,6 +140,8 @@ class TraceTree:
         places = [n for n, one in enumerate(args) if isinstance(one, torch.Tensor)]
         if len(places) == len(tensors) and (check := guard_of(tensors)) is not None:
             rest = [(n, one) for n, one in enumerate(args) if n not in places]
+            if not all(_stays_equal(one) for _, one in rest):
+                return
             self._quick = [_Quick(root, len(args), places, rest, check, state), *self._quick[: QUICK - 1]]
 
     def _replayed(self, root: Root, tensors: Sequence[torch.Tensor]) -> Any:
@@ -197,6 +199,11 @@ class _Quick(NamedTuple):
         if any(args[n] is not one for n, one in self.rest):
             return False
         return self.check(*[args[n] for n in self.tensors])
+
+
+def _stays_equal(value: Any) -> bool:
+    """Whether an argument that is the same object has the same key: it cannot be changed, or is told apart by identity."""
+    return isinstance(value, int | float | complex | str | bytes | None) or type(value).__hash__ is object.__hash__
 
 
 def _key(value: Any, tensors: list[torch.Tensor]) -> Hashable:

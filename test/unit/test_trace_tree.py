@@ -85,6 +85,19 @@ def test_compiled_segments_are_launched_by_addresses_alone():
         assert same(traced(x, y), f(x, y), 1e-5)
 
 
+@pytest.mark.parametrize("given", [[2.0], {0: 2.0}, bytearray(b"\x02")], ids=["list", "dict", "bytes"])
+def test_an_argument_that_was_changed_in_place_is_another(given):
+    def f(x, factors):
+        return x * factors[0] if bool((x > 0).any()) else x
+
+    traced = trace_tree(f, hot=1, after=NEVER)
+    x = torch.rand(7) + 1
+    for _ in range(4):
+        assert same(traced(x, given), 2 * x)
+    given[0] = 3
+    assert same(traced(x, given), 3 * x)
+
+
 def test_what_was_changed_is_restored_where_a_path_is_new():
     state = torch.zeros(4)
 
