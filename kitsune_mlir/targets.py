@@ -251,6 +251,8 @@ def _code_of(
     options = kernel_options(machine, tiles.stages.options)
     forms = {"gpu": [k.gpu_ir for k in kernels], "llvm": [k.llvm_ir for k in kernels], "ptx": [k.ptx for k in kernels]}
     artifacts = CudaRunner.artifacts([(code.manifest, code.cubin, code.ptx) for code in kernels])
+    arena = kernels[0].manifest.arena_bytes
+    arena = arena if arena > 1 else 0  # an argument of one byte stands for none (`passes/materialize.py`)
     summary = {
         "matmul_precision": options.matmul_precision,
         "convolution_precision": options.convolution_precision,
@@ -264,7 +266,7 @@ def _code_of(
             for code in kernels
         ],
         "launches": launches,
-        "arena_bytes": kernels[0].manifest.arena_bytes + sum(code.manifest.partial_bytes for code in kernels[:launches]),
+        "arena_bytes": arena + sum(code.manifest.partial_bytes for code in kernels[:launches]),
         "engines": [dataclasses.asdict(choice) for code in kernels[:launches] for choice in code.engines],
         "slow": list(slow),
     }
