@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from kitsune_mlir.errors import ArgumentError, UnsupportedError
-from kitsune_mlir.runtime.results import in_order
 from kitsune_mlir.sized.compiled import Backward
 from kitsune_mlir.sized.program import SizedProgram
 from kitsune_mlir.sized.restride import with_strides
@@ -52,16 +51,10 @@ class GradientProgram(SizedProgram):
 
     def forward(self, primals: Sequence[Tensor]) -> list[Any]:
         """The model's outputs, and behind them what the backward takes, for weights and inputs."""
-        orders = [()] * len(self.signature.weights) + [one.order for one in self.signature.inputs]
-        own = [tensor.detach().resolve_conj().resolve_neg() for tensor in primals]
-        given = [in_order(tensor, order) for tensor, order in zip(own, orders, strict=True)]
-        with torch.no_grad():
-            results = list(self.compiled.run(*given))
-            changes = [False] * len(self.signature.weights) + [one.changes for one in self.signature.inputs]
-            for tensor, ordered, changed in zip(own, given, changes, strict=True):
-                if changed and ordered.data_ptr() != tensor.data_ptr():
-                    tensor.copy_(ordered)
-        return results
+        count = len(self.signature.weights)
+        weights = [tensor.detach().resolve_conj().resolve_neg() for tensor in primals[:count]]
+        results, _ = self._results(weights, primals[count:])
+        return list(results)
 
     def _check_trained(self, primals: Sequence[Tensor]) -> None:
         trained = {*self.backward.trained}
@@ -83,7 +76,7 @@ class _Call(torch.autograd.Function):
     def forward(ctx: Any, program: GradientProgram, *primals: Tensor) -> tuple[Any, ...]:
         results, backward = program.forward(primals), program.backward
         outputs = results[: backward.outputs]
-        ctx.program, ctx.count = program, len(primals)
+        ctx.program = program
         ctx.save_for_backward(*results[backward.outputs :])
         differentiable = {n for n, _, _ in backward.tangents}
         ctx.mark_non_differentiable(*(value for n, value in enumerate(outputs) if n not in differentiable))

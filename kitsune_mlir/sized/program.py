@@ -156,6 +156,11 @@ class SizedProgram:
 
     def _outputs(self, tensors: Sequence[Tensor]) -> list[Any]:
         """The leaves of what a call returns, for inputs that fit."""
+        results, given = self._results(self._held, tensors)
+        return self._as_given(results, given, tensors)
+
+    def _results(self, weights: Sequence[Tensor], tensors: Sequence[Tensor]) -> tuple[Sequence[Any], Sequence[Tensor]]:
+        """What the compiled code gives for weights and inputs, and the inputs as it took them; changes inputs as it says."""
         given, changed = [], []
         for tensor, one in zip(tensors, self.signature.inputs, strict=True):
             own = tensor.detach().resolve_conj().resolve_neg()
@@ -164,10 +169,10 @@ class SizedProgram:
                 changed.append((own, ordered))
             given.append(ordered)
         with torch.no_grad():
-            results = self.compiled.run(*self._held, *given)
+            results = self.compiled.run(*weights, *given)
             for own, ordered in changed:
                 own.copy_(ordered)
-        return self._as_given(results, given, tensors)
+        return results, given
 
     def run(self, *args: Any, into: Any = None, **kwargs: Any) -> Any:
         """As a call, with results written where the caller says.

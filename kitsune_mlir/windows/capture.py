@@ -13,7 +13,7 @@ from kitsune_mlir.runtime.taken import taking
 from kitsune_mlir.windows.hazards import BOTH, READ
 from kitsune_mlir.windows.reads import LENDERS, Reads
 from kitsune_mlir.windows.recorder import Recorder
-from kitsune_mlir.windows.recording import Recording
+from kitsune_mlir.windows.recording import Segment
 from kitsune_mlir.windows.segments import Segments
 from kitsune_mlir.windows.task import extent
 from kitsune_mlir.windows.window import Window
@@ -104,22 +104,11 @@ class Capture(Recorder):
         lines += [f"  {count} calls were run by PyTorch at once: {why}" for why, count in self.eager.most_common()]
         return "\n".join(lines)
 
-    def cut(self) -> None:
-        """End the segment, and append it."""
-        recording, self._recording = self._recording, Recording()
-        if not recording.ops:
-            return
-        off, self._off = self._off, True
-        try:
-            segment = recording.finish()
-            if segment is None:
-                return
-            entry = _segments.of(segment)
-            call = entry.call(segment, self.compiled, self._after)
-            self.segments[f"PyTorch, {entry.why}" if entry.why else "a program"] += 1
-            self.window.append_call(call)
-        finally:
-            self._off = off
+    def ended(self, segment: Segment) -> None:
+        entry = _segments.of(segment)
+        call = entry.call(segment, self.compiled, self._after)
+        self.segments[f"PyTorch, {entry.why}" if entry.why else "a program"] += 1
+        self.window.append_call(call)
 
     def settle(self, tensors: Sequence[torch.Tensor], mode: int) -> None:
         """Make tensors readable, or with mode BOTH writable, by others."""

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.windows.operators import Kind, Results, kind_of, refusal, results_of
-from kitsune_mlir.windows.recording import Op, Recording, rebuilt, template
+from kitsune_mlir.windows.recording import Op, Recording, Segment, rebuilt, template
 
 __all__ = ["LONGEST", "Calls", "Recorder"]
 
@@ -45,6 +45,19 @@ class Recorder:
 
     def cut(self) -> None:
         """End the segment, and have it run."""
+        recording, self._recording = self._recording, Recording()
+        if not recording.ops:
+            return
+        off, self._off = self._off, True
+        try:
+            segment = recording.finish()
+            if segment is not None:
+                self.ended(segment)
+        finally:
+            self._off = off
+
+    def ended(self, segment: Segment) -> None:
+        """Have a segment run; calls are PyTorch's meanwhile."""
         raise NotImplementedError
 
     def compiled(self, function: Any, inputs: Sequence[Any]) -> Program:

@@ -15,7 +15,7 @@ from kitsune_mlir.windows.capture import known_segments
 from kitsune_mlir.windows.hazards import READ
 from kitsune_mlir.windows.reads import Reads
 from kitsune_mlir.windows.recorder import Recorder
-from kitsune_mlir.windows.recording import Recording, template
+from kitsune_mlir.windows.recording import Segment, template
 from kitsune_mlir.windows.task import extent
 from kitsune_mlir.windows.trace import READERS, Call, Fresh, Node, Places, Read, Ref, Run, hashed, meta_of
 
@@ -121,31 +121,21 @@ class Tracer(Recorder):
             self.give_up(_OTHER)
         self.root.runs += 1
 
-    def cut(self) -> None:
-        recording, self._recording = self._recording, Recording()
-        if not recording.ops:
-            return
-        off, self._off = self._off, True
-        try:
-            segment = recording.finish()
-            if segment is None:
-                return
-            inputs = [self._ref(tensor) for tensor in segment.inputs]
-            known = self._known()
-            alike = isinstance(known, Run) and len(known.results) == len(segment.results)
-            numbers = known.results if alike else [self.root.number() for _ in segment.results]
-            run = self._item(Run(known_segments().of(segment), segment, inputs, numbers))
-            outside = (inputs[n].number for n in segment.written)
-            self.root.written.update(n for n in outside if n < self.root.arguments or self.root.places[n] is not None)
-            if self._shared and self.root.changes:
-                self.give_up("it changes arguments, of which some share memory")
-            self._grow()
-            run(self._places, self.root.stream, self.compiled, self._after)
-            for result, number in zip(segment.results, numbers, strict=True):
-                result.copy_(self._places[number])
-                self._note(number, result)
-        finally:
-            self._off = off
+    def ended(self, segment: Segment) -> None:
+        inputs = [self._ref(tensor) for tensor in segment.inputs]
+        known = self._known()
+        alike = isinstance(known, Run) and len(known.results) == len(segment.results)
+        numbers = known.results if alike else [self.root.number() for _ in segment.results]
+        run = self._item(Run(known_segments().of(segment), segment, inputs, numbers))
+        outside = (inputs[n].number for n in segment.written)
+        self.root.written.update(n for n in outside if n < self.root.arguments or self.root.places[n] is not None)
+        if self._shared and self.root.changes:
+            self.give_up("it changes arguments, of which some share memory")
+        self._grow()
+        run(self._places, self.root.stream, self.compiled, self._after)
+        for result, number in zip(segment.results, numbers, strict=True):
+            result.copy_(self._places[number])
+            self._note(number, result)
 
     def settle(self, tensors: Sequence[torch.Tensor], mode: int) -> None:
         """Make tensors readable by others."""

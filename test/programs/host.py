@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-import ml_dtypes
 import numpy as np
 from torch_mlir import ir
 
@@ -14,20 +13,11 @@ from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.runtime.host_code import HostCode
 from kitsune_mlir.runtime.host_executor import HostExecutor
+from test.emulators.arithmetic import DTYPES
 
 RNG = np.random.default_rng(7)
 
-DTYPES = {
-    "f32": np.float32,
-    "f64": np.float64,
-    "f16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "i1": np.bool_,
-    "i8": np.int8,
-    "i32": np.int32,
-    "i64": np.int64,
-}
-NAMES = {np.dtype(v): k for k, v in DTYPES.items()}
+NAMES = {np.dtype(v): k for k, v in DTYPES.items() if k != "index"}
 
 
 def normal(*shape: int, dtype=np.float32) -> np.ndarray:
