@@ -7,6 +7,7 @@ import fcntl
 import functools
 import json
 import multiprocessing
+import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,7 @@ import torch
 
 from bench.records import Record
 
-__all__ = ["Turns", "answer_of", "answers_of", "in_turns"]
+__all__ = ["Turns", "answer_of", "answers_of", "in_turns", "within"]
 
 
 class Turns:
@@ -45,6 +46,25 @@ class Turns:
             yield prepared
 
 
+@contextlib.contextmanager
+def within(seconds: float, what: str) -> Iterator[Callable[[], None]]:
+    """Raises TimeoutError in the process's main thread if the given function is not called, and the block not left, in time."""
+
+    def late(signum: int, frame: object) -> None:
+        raise TimeoutError(f"not {what} in {seconds} s")
+
+    def in_time() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield in_time
+    finally:
+        in_time()
+        signal.signal(signal.SIGALRM, before)
+
+
 def in_turns(
     works: Mapping[str, Callable[[Callable[[], None]], dict[str, Any]]], record: Record, seconds: float, jobs: int
 ) -> None:
@@ -52,7 +72,7 @@ def in_turns(
 
     Args:
         works: by the case's name; they are given what they must call before they time anything.
-        seconds: for one case.
+        seconds: for one case until it is prepared, and as much again for its turn: one that is too slow costs no other.
     """
 
     def tell(case: str, answer: dict[str, Any]) -> None:
@@ -61,12 +81,17 @@ def in_turns(
 
     def work(one: Callable[[Callable[[], None]], dict[str, Any]], turns: Turns) -> dict[str, Any]:
         torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
-        with turns.preparing() as prepared:
+        with turns.preparing() as alone, within(seconds, "prepared") as ready:
+
+            def prepared() -> None:
+                ready()
+                alone()
+
             return one(prepared)
 
     with tempfile.TemporaryDirectory() as folder:
         turns = Turns(Path(folder) / "turns")
-        answers_of({case: functools.partial(work, one, turns) for case, one in works.items()}, seconds, jobs, tell)
+        answers_of({case: functools.partial(work, one, turns) for case, one in works.items()}, 2 * seconds, jobs, tell)
 
 
 def answers_of(

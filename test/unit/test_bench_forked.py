@@ -2,10 +2,12 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.forked import Turns, answer_of, answers_of
+from bench.forked import Turns, answer_of, answers_of, in_turns
+from bench.records import Record
 
 
 def test_an_answer_comes_back_however_long_it_is() -> None:
@@ -51,3 +53,19 @@ def test_cases_prepare_side_by_side_and_are_timed_alone(tmp_path: Path):
     assert max(one["begun"] for one in times) < min(one["ready"] for one in times), "side by side"
     assert max(one["ready"] for one in times) <= times[0]["start"], "none is timed while another prepares"
     assert all(one["end"] <= after["start"] for one, after in zip(times, times[1:], strict=False))
+
+
+def test_a_case_that_is_too_slow_costs_no_other(tmp_path: Path):
+    def works(rest: float) -> Callable[[Callable[[], None]], dict[str, Any]]:
+        def work(prepared: Callable[[], None]) -> dict[str, Any]:
+            time.sleep(rest)
+            prepared()
+            return {"done": True}
+
+        return work
+
+    record = Record.open(tmp_path / "record.json", False)
+    record.begin({})
+    in_turns({"quick": works(0.5), "slow": works(30)}, record, 2.0, 2)
+    assert record.cases["quick"]["done"]
+    assert record.cases["slow"]["problem"] == "TimeoutError: not prepared in 2.0 s"
