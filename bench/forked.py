@@ -46,12 +46,16 @@ class Turns:
             yield prepared
 
 
+class LateError(BaseException):
+    """What was to be done in time is not. No `Exception`: what compiles a graph by parts takes one for a part that failed."""
+
+
 @contextlib.contextmanager
 def within(seconds: float, what: str) -> Iterator[Callable[[], None]]:
-    """Raises TimeoutError in the process's main thread if the given function is not called, and the block not left, in time."""
+    """Raises LateError in the process's main thread if the given function is not called, and the block not left, in time."""
 
     def late(signum: int, frame: object) -> None:
-        raise TimeoutError(f"not {what} in {seconds} s")
+        raise LateError(f"not {what} in {seconds} s")
 
     def in_time() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
