@@ -2,7 +2,8 @@
 
     python -m bench.requests.engine_cost [--requests 3200] [--rounds 20] [--json FILE]
 
-Requests for 64 models of 8 x 4 numbers come in bursts, from one thread: "submit" is that thread's processor time, "serve" the
+Requests for 64 models of 8 x 4 numbers come in bursts, from one thread, each by `submit` or 32 at once by `submit_many`:
+"submit" is that thread's processor time, "serve" the
 engine's own thread's, launches included, and "launch" what the same launches take without an engine, from pointers to results;
 all in microseconds a request, the least of some rounds. It is what a processor does, not what a clock shows: so it says little
 of how long threads wait for each other, and other work on the machine changes it by its caches only.
@@ -13,7 +14,9 @@ from __future__ import annotations
 import argparse
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,17 +28,30 @@ from kitsune_mlir.runtime.timer import device_name
 from kitsune_mlir.serving.engine import Engine
 
 MODELS, LIMIT = 64, 32
+CASES = (("without deadlines", None, 1), ("with deadlines", 60.0, 1), ("with deadlines, 32 at once", 60.0, 32))
 
 
-def burst(engine: Engine, x: torch.Tensor, count: int, deadline: float | None) -> tuple[float, float]:
-    """Seconds of the thread that submits so many requests, and of the engine's."""
+def burst(engine: Engine, x: torch.Tensor, count: int, deadline: float | None, at_once: int = 1) -> tuple[float, float]:
+    """Seconds of the thread that submits so many requests, some at once, and of the engine's."""
     done, clock = threading.Event(), time.pthread_getcpuclockid(engine._thread.ident or 0)
     names = [str(number % MODELS) for number in range(count)]
+    left = [count]
+
+    def told(places: Sequence[int], outputs: Sequence[Any]) -> None:
+        left[0] -= len(places)
+        if not left[0]:
+            done.set()
+
     begun, start = time.clock_gettime(clock), time.thread_time()
-    for name in names:
-        future = engine.submit(name, (x,), deadline=deadline)
-    seconds = time.thread_time() - start
-    future.add_done_callback(lambda _: done.set())
+    if at_once > 1:
+        for first in range(0, count, at_once):
+            engine.submit_many([(name, (x,)) for name in names[first : first + at_once]], told, deadline=deadline)
+        seconds = time.thread_time() - start
+    else:
+        for name in names:
+            future = engine.submit(name, (x,), deadline=deadline)
+        seconds = time.thread_time() - start
+        future.add_done_callback(lambda _: done.set())
     done.wait(60)
     engine(names[0], x)  # the thread has done all that it does after a launch
     return seconds, time.clock_gettime(clock) - begun
@@ -62,8 +78,8 @@ def main() -> None:
     record = Record.open(asked.json)
     record.begin({"command": "python -m bench.requests.engine_cost", "commit": commit_of(), "device": device_name("cpu")})
     with kitsune_mlir.serve(programs, limit=LIMIT, capacity=2 * asked.requests) as engine:
-        for name, deadline in (("without deadlines", None), ("with deadlines", 60.0)):
-            found = [burst(engine, x, asked.requests, deadline) for _ in range(asked.rounds)]
+        for name, deadline, at_once in CASES:
+            found = [burst(engine, x, asked.requests, deadline, at_once) for _ in range(asked.rounds)]
             submit, serve = (1e6 * min(one) / asked.requests for one in zip(*found, strict=True))
             figures = {"submit": round(submit, 2), "serve": round(serve, 2), "launch": round(1e6 * launch, 2)}
             print(f"{name}: {figures} us a request", flush=True)

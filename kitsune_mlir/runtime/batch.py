@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from kitsune_mlir.errors import ArgumentError, ConflictError, KitsuneError
@@ -15,8 +16,10 @@ from kitsune_mlir.runtime.runner import Runner
 __all__ = ["Batch", "Callee", "shared_memory"]
 
 
-_Quick = tuple[tuple[int, ...], list[Any], DirectCall]
-"""Pointers, results, and what makes the output of them."""
+_End = tuple[Callable[[Any], Any], Any]
+"""What makes an output, and of what."""
+_Made = tuple[list[Sequence[int]], list[_End], Any]
+"""Pointers of calls, how their outputs are made, and the device."""
 
 
 class Callee(Protocol):
@@ -86,21 +89,19 @@ class Batch:
         for name, given in (("programs", programs), ("kwargs", kwargs)):
             if given is not None and len(given) != len(requests):
                 raise ArgumentError(f"{len(given)} {name} were given for {len(requests)} requests")
+        if kwargs is None or not any(kwargs):
+            called = itertools.repeat(self.program) if programs is None else programs
+            if (quick := self._quickly(requests, called)) is not None:
+                return self._run(*quick, range(len(requests)), [None] * len(requests), return_exceptions)
         outputs: list[Any] = [None] * len(requests)
-        calls: dict[int, Bound | _Quick] = {}
+        calls: dict[int, Bound] = {}
         for number, args in enumerate(requests):
-            program = self.program if programs is None else programs[number]
-            keywords = kwargs[number] if kwargs is not None else None
-            # What fits as it is, and writes nothing that another one may use, is bound by itself.
-            direct = program.direct if not keywords and type(args) is tuple else None
-            if direct is not None and direct.runner is self._runner and not direct.writes and (found := direct.bind(args)):
-                calls[number] = *found, direct
-                continue
             try:
-                calls[number] = self._bound(program, args, keywords or {})
+                program = self.program if programs is None else programs[number]
+                calls[number] = self._bound(program, args, (kwargs[number] if kwargs is not None else None) or {})
             except KitsuneError as error:
                 outputs[number] = named(number, error)
-        while problem := shared_memory({number: call for number, call in calls.items() if isinstance(call, Bound)}):
+        while problem := shared_memory(calls):
             number, outputs[problem[0]] = problem
             del calls[number]
         failed = next((output for output in outputs if isinstance(output, KitsuneError)), None)
@@ -108,16 +109,43 @@ class Batch:
             raise failed
         if calls:
             made = list(calls.values())
-            rows = [call.pointers if isinstance(call, Bound) else call[0] for call in made]
-            device = made[0].device if isinstance(made[0], Bound) else made[0][2].device
-            errors = self._runner.run_requests(rows, stream_of(device))
-            for number, call, error in zip(calls, made, errors, strict=True):
-                if error is not None:
-                    outputs[number] = named(number, error)
-                    if not return_exceptions:
-                        raise outputs[number]
-                else:
-                    outputs[number] = call.output() if isinstance(call, Bound) else call[2].assemble(call[1])
+            ends: list[_End] = [(_output, call) for call in made]
+            self._run([call.pointers for call in made], ends, made[0].device, calls.keys(), outputs, return_exceptions)
+        return outputs
+
+    def _quickly(self, requests: Sequence[Sequence[Any]], programs: Iterable[Callee]) -> _Made | None:
+        """The calls, where each fits as it is and writes nothing that another one may use; else None."""
+        rows, ends, device = list[Sequence[int]](), list[_End](), None
+        for args, program in zip(requests, programs, strict=False):
+            direct = program.direct
+            if direct is None or direct.runner is not self._runner or direct.writes or type(args) is not tuple:
+                return None
+            found = direct.bind(args)
+            if found is None:
+                return None
+            rows.append(found[0])
+            ends.append((direct.assemble, found[1]))
+            device = direct.device
+        return (rows, ends, device) if rows else None
+
+    def _run(
+        self,
+        rows: Sequence[Sequence[int]],
+        ends: Sequence[_End],
+        device: Any,
+        numbers: Iterable[int],
+        outputs: list[Any],
+        return_exceptions: bool,
+    ) -> list[Any]:
+        """Launch, and put the output or the error of each call in its place."""
+        errors = self._runner.run_requests(rows, stream_of(device))
+        for number, (assemble, results), error in zip(numbers, ends, errors, strict=True):
+            if error is None:
+                outputs[number] = assemble(results)
+                continue
+            outputs[number] = named(number, error)
+            if not return_exceptions:
+                raise outputs[number]
         return outputs
 
     def _bound(self, program: Callee, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
@@ -126,6 +154,10 @@ class Batch:
         if not isinstance(args, Sequence):
             raise ArgumentError(f"its arguments are a {type(args).__name__}; a tuple of positional arguments is wanted")
         return program.bind(args, kwargs)
+
+
+def _output(call: Bound) -> Any:
+    return call.output()
 
 
 def named(number: int, error: KitsuneError) -> KitsuneError:

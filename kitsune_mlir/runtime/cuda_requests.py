@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ from kitsune_mlir.runtime.torch_stream import torch_stream
 
 __all__ = ["CudaRequestKernels", "CudaRequests"]
 
-KEPT_MAPS = 16384
-"""Encoded tensor maps that are kept, of 128 bytes each."""
+KEPT_MAPS = 4096
+"""Encoded tensor maps that are kept for each of a kernel's, of 128 bytes each."""
 
 _WORD = 8
 
@@ -48,6 +49,21 @@ class _Table:
         return _Table(device, parameter, (ctypes.c_uint64 * 1)(ctypes.addressof(parameter)), rows)
 
 
+class _Maps(dict[int, bytes]):
+    """A kernel's tensor map in bytes, by where the memory begins that it is of; encoded when it is asked for."""
+
+    def __init__(self, description: dict[str, Any], offset: int):
+        super().__init__()
+        self._description, self._offset = description, offset
+
+    def __missing__(self, start: int) -> bytes:
+        if len(self) >= KEPT_MAPS:
+            self.clear()
+        encoded = encode(self._description, start + self._offset)
+        found = self[start] = ctypes.string_at(int(encoded.getPtr()), MAP_BYTES)
+        return found
+
+
 class CudaRequests(CudaExecutor):
     """A kernel whose launch takes up to `manifest.requests` requests; arguments, attributes and errors of `CudaExecutor`.
 
@@ -58,7 +74,7 @@ class CudaRequests(CudaExecutor):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        self._encoded: dict[tuple[int, int], bytes] = {}
+        self._gathered = self._gatherer()
         count = len(self._maps)
         self._row_bytes = _WORD * (self._pointer_count + 1)
         self._size = REQUEST_HEADER + self.manifest.requests * (self._row_bytes + count * MAP_BYTES) + MAP_BYTES
@@ -128,28 +144,21 @@ class CudaRequests(CudaExecutor):
         arena, stride, words = state.arena.address, self.manifest.arena_stride, table[:maps_at].view("uint64")
         words[:3] = len(rows), state.workspace.address, address + maps_at
         first, width = REQUEST_HEADER // _WORD, self._row_bytes // _WORD
-        own = [arena + request * stride for request in range(len(rows))]
+        own = range(arena, arena + len(rows) * stride, stride) if stride else [arena] * len(rows)
         lines = words[first : first + len(rows) * width].reshape(len(rows), width)
-        lines[:, :-1], lines[:, -1] = rows, own
-        count = range(len(self._maps))
-        maps = [self._map(number, pointers, start) for pointers, start in zip(rows, own, strict=True) for number in count]
-        if maps:
-            table[maps_at:] = memoryview(b"".join(maps))
+        pointers = np.fromiter(itertools.chain.from_iterable(rows), np.uint64, len(rows) * self._pointer_count)
+        lines[:, :-1], lines[:, -1] = pointers.reshape(len(rows), -1), own
+        if self._maps:
+            table[maps_at:] = memoryview(b"".join(self._gathered(rows, own)))
         return table
 
-    def _map(self, number: int, pointers: Sequence[int], arena: int) -> bytes:
-        """The bytes of a request's tensor map."""
-        parameter = self._maps[number]
+    def _gatherer(self) -> Callable[[Sequence[Sequence[int]], Sequence[int]], list[bytes]]:
+        """What gives the tensor maps of rows with these arenas, request by request; a word of code for each of a kernel's."""
         first = {"input": 0, "result": len(self.manifest.input_bytes)}
-        start = arena if parameter.of == "arena" else pointers[first[parameter.of] + parameter.index]
-        key = number, start + parameter.offset
-        found = self._encoded.get(key)
-        if found is None:
-            if len(self._encoded) >= KEPT_MAPS:
-                self._encoded.clear()
-            encoded = encode(parameter.map or {}, key[1])
-            found = self._encoded[key] = ctypes.string_at(int(encoded.getPtr()), MAP_BYTES)
-        return found
+        known = {f"m{n}": _Maps(parameter.map or {}, parameter.offset) for n, parameter in enumerate(self._maps)}
+        starts = ["arena" if one.of == "arena" else f"row[{first[one.of] + one.index}]" for one in self._maps]
+        words = "".join(f"{name}[{start}], " for name, start in zip(known, starts, strict=True))
+        return eval(f"lambda rows, own: [it for row, arena in zip(rows, own) for it in ({words})]", dict(known))
 
 
 class CudaRequestKernels(CudaSequence):

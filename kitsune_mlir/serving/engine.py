@@ -15,15 +15,17 @@ from typing import Any
 
 from kitsune_mlir.errors import ArgumentError, BusyError, ConflictError, DeadlineError, KitsuneError
 from kitsune_mlir.runtime.program import Program
-from kitsune_mlir.serving.answer import answer, start
+from kitsune_mlir.serving.backlog import Backlog, length_of
 from kitsune_mlir.serving.families import families_of
-from kitsune_mlir.serving.requests import UNHURRIED, Family, Request, turn
+from kitsune_mlir.serving.groups import Done, Group, Member, begun, give
+from kitsune_mlir.serving.requests import UNHURRIED, Family, Request, Waiting, numbers, turn
 from kitsune_mlir.serving.simulate import Forecast, simulate
 from kitsune_mlir.serving.statistics import Statistics
 
 __all__ = ["Engine", "serve"]
 
 _FOREVER = float("inf")
+_UNHURRIED_LENGTH = length_of(UNHURRIED)
 _NONE: Mapping[str, Any] = {}
 _KEPT = 64
 """Cancelled requests that are held at least, beside as many as wait."""
@@ -77,8 +79,9 @@ class Engine:
         self._queues = threading.Lock()  # of what waits in families; taken before `_lock`
         self._counts = threading.Lock()  # of figures of answers
         self._lock = threading.Lock()  # of all below, and of figures of submissions
-        self._arrived: list[Request] = []
+        self._arrived: list[Waiting] = []
         self._waiting = 0
+        self._backlog = Backlog()
         self._closed = self._asleep = False
         self._bell = threading.Lock()  # released to wake the thread
         self._bell.acquire()
@@ -111,28 +114,92 @@ class Engine:
 
         Raises:
             ArgumentError: there is no such model, or the deadline is no number above 0.
-            BusyError: `capacity` requests wait already, or the engine is closed.
+            BusyError: `capacity` requests wait already, or so many that it would be answered too late, or the engine is closed.
         """
-        statistics = self._statistics.get(model)
-        if statistics is None:
-            raise ArgumentError(f"there is no model '{model}'; models are {', '.join(sorted(self._families))}")
-        if deadline is not None and not (isinstance(deadline, int | float) and 0 < deadline < _FOREVER):
-            raise ArgumentError(f"a deadline is a number of seconds above 0, not {deadline!r}")
-        now = self._clock()
+        self._known(model)
+        now, length, due = self._begun(deadline)
         strict = deadline is not None
-        request = Request(now + (deadline or UNHURRIED), model, args, kwargs or _NONE, strict, now, self._cancelled)
+        request = Request(now + due, model, args, kwargs or _NONE, strict, now, self._cancelled)
+        family = self._families[model]
         with self._lock:
             if self._closed:
                 raise BusyError("the engine is closed")
-            if self._waiting >= self.capacity:
-                statistics.refused += 1
-                raise BusyError(f"{self._waiting} requests wait, and the engine's capacity is {self.capacity}: try again later")
-            statistics.submitted += 1
-            self._waiting += 1
-            self._arrived.append(request)
-            if self._asleep:
-                self._wake()
+            room = self._backlog.room(now, due, length) if strict and self._waiting else _FOREVER
+            if self._waiting >= self.capacity or room < family.spare:
+                self._statistics[model].refused += 1
+                raise self._busy(self._waiting)
+            self._statistics[model].submitted += 1
+            request.length, request.seconds = length, family.pace
+            self._enter([request], length, family.pace)
         return request
+
+    def submit_many(self, calls: Sequence[tuple[str, Sequence[Any]]], done: Done, *, deadline: float | None = None) -> Group:
+        """Hand in several calls at once; from any thread. It costs a fraction of as many calls of `submit`: no future is made.
+
+        Args:
+            calls: the model and the positional arguments of each; these must not change before the answer is there.
+            done: `done(numbers, outputs)` is called when some of the calls have ended, which are those of a launch, with their
+                places in `calls` and for each the output, or the error that `submit` or its future would raise. It should
+                not take long: the thread that launches calls it (or this one, for calls that are not taken in).
+            deadline: of all, as of `submit`.
+
+        Returns:
+            What cancels those of them that are not started.
+
+        Raises:
+            ArgumentError: there is no such model, or the deadline is no number above 0; nothing is handed in.
+            BusyError: the engine is closed.
+        """
+        for model, _ in calls:
+            self._known(model)
+        now, length, due = self._begun(deadline)
+        strict, until = deadline is not None, now + due
+        group, taken, refused, whole = Group(done, self._drop), list[Member](), list[int](), 0.0
+        with self._lock:
+            if self._closed:
+                raise BusyError("the engine is closed")
+            waiting = self._waiting
+            free, some = self.capacity - waiting, waiting > 0
+            room = self._backlog.room(now, due, length) if strict else _FOREVER
+            for place, (model, args) in enumerate(calls):
+                family, statistics = self._families[model], self._statistics[model]
+                if free <= 0 or (some and room < family.spare):
+                    statistics.refused += 1
+                    refused.append(place)
+                    continue
+                pace, free, some = family.pace, free - 1, True
+                room, whole = room - pace, whole + pace
+                statistics.submitted += 1
+                taken.append(Member(until, model, args, strict, now, next(numbers), place, group, length, pace))
+            self._enter(taken, length, whole)
+        if refused:
+            group.tell(refused, [self._busy(waiting + len(taken))] * len(refused))
+        return group
+
+    def _known(self, model: str) -> None:
+        if model not in self._families:
+            raise ArgumentError(f"there is no model '{model}'; models are {', '.join(sorted(self._families))}")
+
+    def _begun(self, deadline: float | None) -> tuple[float, int, float]:
+        """What time it is; and how long requests with a deadline may take, as the backlog has it and in seconds."""
+        if deadline is None:
+            return self._clock(), _UNHURRIED_LENGTH, UNHURRIED
+        if not (isinstance(deadline, int | float) and 0 < deadline < _FOREVER):
+            raise ArgumentError(f"a deadline is a number of seconds above 0, not {deadline!r}")
+        return self._clock(), length_of(deadline), deadline
+
+    def _busy(self, waiting: int) -> BusyError:
+        if waiting >= self.capacity:
+            return BusyError(f"{waiting} requests wait, and the engine's capacity is {self.capacity}: try again later")
+        return BusyError(f"{waiting} requests wait, so that it would be answered after its deadline: try again later")
+
+    def _enter(self, requests: Sequence[Waiting], length: int, seconds: float) -> None:
+        """Let requests wait, which take so long together; `_lock` is held."""
+        self._backlog.enter(length, seconds)
+        self._waiting += len(requests)
+        self._arrived += requests
+        if self._asleep and requests:
+            self._wake()
 
     def __call__(self, model: str, *args: Any, deadline: float | None = None, **kwargs: Any) -> Any:
         """Submit a call and wait for its output."""
@@ -178,19 +245,43 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _pending(self) -> list[Request]:
+    def _pending(self) -> list[Waiting]:
         """The requests that wait, and those of them that were cancelled and are not forgotten yet."""
         with self._queues, self._lock:
-            return [*(request for family in self._all for request in family.pending()), *self._arrived]
+            return self._held()
 
-    def _cancelled(self, model: str) -> None:
+    def _held(self) -> list[Waiting]:
+        return [*(request for family in self._all for request in family.pending()), *self._arrived]
+
+    def _cancelled(self, request: Request) -> None:
         with self._lock:
-            self._waiting -= 1
-            self._statistics[model].cancelled += 1
-            if len(self._arrived) > 2 * self._waiting + _KEPT:
-                self._arrived = [request for request in self._arrived if not request.cancelled()]
-            if self._asleep:
-                self._wake()
+            self._dropped([request])
+
+    def _drop(self, group: Group) -> list[int]:
+        """Let a group's requests wait no longer; their numbers."""
+        with self._queues, self._lock:
+            own = [one for one in self._held() if type(one) is Member and one.group is group] if not group.dropped else []
+            group.dropped = True
+            self._dropped(own)
+        return [one.place for one in own]
+
+    def _dropped(self, requests: Sequence[Waiting]) -> None:
+        """Requests were cancelled; `_lock` is held."""
+        self._leave(requests)
+        for request in requests:
+            self._statistics[request.model].cancelled += 1
+        if len(self._arrived) > 2 * self._waiting + _KEPT:
+            self._arrived = [request for request in self._arrived if not request.cancelled()]
+        if self._asleep:
+            self._wake()
+
+    def _leave(self, requests: Sequence[Waiting]) -> None:
+        """Requests wait no longer; `_lock` is held."""
+        self._waiting -= len(requests)
+        if self._waiting:
+            self._backlog.leave(requests)
+        else:
+            self._backlog.clear()
 
     def _wake(self) -> None:
         """Let the thread go on; `_lock` is held."""
@@ -226,6 +317,7 @@ class Engine:
     def _serve(self) -> None:
         """Launch until the engine is closed and nothing waits."""
         while True:
+            begin = self._clock()
             with self._queues:
                 closed = self._fetch()
                 now = self._clock()
@@ -236,30 +328,32 @@ class Engine:
             if over:
                 self._refuse(over)
             if requests and family is not None:
-                self._launch(family, requests)
+                self._backlog.free = now + family.expected(len(requests))
+                self._launch(family, requests, begin)
             elif not over and family is None:
                 if closed and pause is None:
                     return
                 self._sleep(pause)
 
-    def _started(self, requests: Sequence[Request]) -> Sequence[Request]:
+    def _started(self, requests: Sequence[Waiting]) -> Sequence[Waiting]:
         """Those of requests that were not cancelled; they cannot be any more, and wait no longer."""
         if not requests:
             return requests
-        started = start(requests)
+        started = begun(requests)
         with self._lock:
-            self._waiting -= len(started)
+            self._leave(started)
         return started
 
-    def _refuse(self, requests: Sequence[Request]) -> None:
+    def _refuse(self, requests: Sequence[Waiting]) -> None:
         """Answer those whose time is over."""
         now = self._clock()
         late = [(request.model, 1e3 * (now - request.deadline)) for request in requests]
         self._answer(requests, [DeadlineError(f"the deadline of model '{m}' was over {ms:.1f} ms ago") for m, ms in late], 1)
 
-    def _launch(self, family: Family, requests: Sequence[Request]) -> None:
+    def _launch(self, family: Family, requests: Sequence[Waiting], turned: float) -> None:
+        """Run requests and answer them; the thread has turned to them at this time."""
         begin = self._clock()
-        outputs = self._outputs(family, requests)
+        outputs = family.outputs(requests)
         seconds = self._clock() - begin
         with self._counts:
             for name in {request.model for request in requests}:
@@ -269,27 +363,14 @@ class Engine:
             kept = [n for n in range(len(requests)) if n not in set(again)]
             self._answer([requests[n] for n in kept], [outputs[n] for n in kept], len(requests))
             for n in again:
-                self._answer([requests[n]], self._outputs(family, [requests[n]]), len(requests))
+                self._answer([requests[n]], family.outputs([requests[n]]), len(requests))
         else:
             self._answer(requests, outputs, len(requests))
         if not any(isinstance(output, Exception) for output in outputs):
             with self._queues:
-                family.observe(len(requests), seconds, self._clock() - begin)
+                family.observe(len(requests), seconds, self._clock() - turned)
 
-    def _outputs(self, family: Family, requests: Sequence[Request]) -> list[Any]:
-        """The output or the error of each; an error that is nobody's own is that of who has it when run alone."""
-        programs = [family.programs[request.model] for request in requests]
-        args, kwargs = [request.args for request in requests], [request.kwargs for request in requests]
-        try:
-            outputs = family.batch(args, programs, kwargs, return_exceptions=True)
-            family.finish()
-            return outputs
-        except Exception as error:
-            if len(requests) == 1:
-                return [error]
-            return [output for request in requests for output in self._outputs(family, [request])]
-
-    def _answer(self, requests: Sequence[Request], outputs: Sequence[Any], count: int) -> None:
+    def _answer(self, requests: Sequence[Waiting], outputs: Sequence[Any], count: int) -> None:
         """Count and give the outputs, or errors, of a launch of so many requests."""
         now, given = self._clock(), list[Any]()
         with self._counts:
@@ -307,8 +388,8 @@ class Engine:
                         statistics.missed += 1
                     statistics.latencies.append(now - request.arrived)
                 given.append(output)
-                request.args, request.kwargs = (), _NONE
-        answer(requests, given)
+                request.forget()
+        give(requests, given)
 
 
 def _own(error: Exception) -> Exception:

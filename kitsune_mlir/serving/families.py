@@ -40,6 +40,7 @@ def families_of(programs: Mapping[str, Program], limit: int, measure: bool) -> l
     families = [Family(group, limit) for group in groups]
     for family in families if measure else ():
         family.cost = _measured(family)
+        family.set_pace()
     return families
 
 

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.answer import Answer
 from kitsune_mlir.serving.cost import CostModel
+from kitsune_mlir.serving.groups import Member
 
-__all__ = ["UNHURRIED", "Family", "Queue", "Request", "turn"]
+__all__ = ["UNHURRIED", "Family", "Queue", "Request", "numbers", "turn"]
 
 Q = TypeVar("Q", bound="Queue")
 
@@ -31,8 +32,14 @@ SMALLER = 8
 PROBATION = 16
 """Launches on time after which it is late no more."""
 
-_numbers = itertools.count()
+PACED = 8
+"""Launches from one pace to the next."""
+
+numbers = itertools.count()
+"""Of requests, in the order in which they come."""
+
 _NEVER = float("inf")
+_NONE: Mapping[str, Any] = {}
 
 
 class Request(Answer):
@@ -46,10 +53,13 @@ class Request(Answer):
         strict: whether the deadline was asked for, so that it is not started later.
         arrived: when it came.
         number: of requests, in the order in which they came.
+        length, seconds: what an engine's backlog knows it by.
 
     Args:
-        on_cancel: called with the model's name, once, when it is cancelled.
+        on_cancel: called with it, once, when it is cancelled.
     """
+
+    length, seconds = 0, 0.0
 
     def __init__(
         self,
@@ -59,19 +69,26 @@ class Request(Answer):
         kwargs: Mapping[str, Any],
         strict: bool,
         arrived: float,
-        on_cancel: Callable[[str], None] | None = None,
+        on_cancel: Callable[[Request], None] | None = None,
     ):
-        self.deadline, self.strict, self.arrived, self.number = deadline, strict, arrived, next(_numbers)
+        self.deadline, self.strict, self.arrived, self.number = deadline, strict, arrived, next(numbers)
         self.model, self.args, self.kwargs, self._on_cancel = model, args, kwargs, on_cancel
 
     def dropped(self) -> None:
         """As of `Answer`."""
-        self.args, self.kwargs = (), {}
+        self.forget()
         if self._on_cancel is not None:
-            self._on_cancel(self.model)
+            self._on_cancel(self)
+
+    def forget(self) -> None:
+        """Let its arguments go: the future may live on."""
+        self.args, self.kwargs = (), _NONE
 
 
-Turn = tuple[float, int, Request]
+Waiting = Request | Member
+"""What a queue holds."""
+
+Turn = tuple[float, int, Waiting]
 """Deadline and number, by which requests are ordered, and the request."""
 
 
@@ -87,6 +104,8 @@ class Queue:
         exclusive: a launch has one request of a model: models change weights of theirs.
         late: launches take far longer than predicted; such a family runs by itself, one request a launch, after the others.
         overhead: seconds of the engine's own for each request of a launch, beside T(n).
+        pace: seconds that a request takes in launches of as many as do best; 0 where nothing is known.
+        spare: seconds before its deadline at which a request should have its turn.
 
     Args:
         models: how many there are of the code.
@@ -96,7 +115,8 @@ class Queue:
     def __init__(self, models: int, most: int, exclusive: bool, cost: CostModel):
         self.models, self.most, self.exclusive, self.cost = models, most, exclusive, cost
         self.late = False
-        self.overhead = 0.0
+        self.overhead = self.pace = self.spare = 0.0
+        self._observed = 0
         self._waiting: list[Turn] = []
         self._aside: list[Turn] = []
         self._interval = _NEVER
@@ -105,14 +125,24 @@ class Queue:
 
     def alike(self) -> Queue:
         """Another one, of the same costs, where nothing waits."""
-        return Queue(self.models, self.most, self.exclusive, CostModel([*self.cost.counts], [*self.cost.seconds]))
+        other = Queue(self.models, self.most, self.exclusive, CostModel([*self.cost.counts], [*self.cost.seconds]))
+        other.overhead = self.overhead
+        other.set_pace()
+        return other
+
+    def set_pace(self) -> None:
+        """Work out the pace, of what launches are known to take."""
+        widest = min(self.limit, self.models) if self.exclusive else self.limit
+        best = min((s / n for n, s in zip(self.cost.counts, self.cost.seconds, strict=True) if n <= widest), default=0.0)
+        self.pace = best + self.overhead if best else 0.0
+        self.spare = self.pace * widest
 
     @property
     def limit(self) -> int:
         """Most requests of a launch now."""
         return 1 if self.late else self.most
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Waiting) -> None:
         """Let a request wait."""
         heapq.heappush(self._waiting, (request.deadline, request.number, request))
         if self._last:
@@ -120,7 +150,7 @@ class Queue:
             self._interval = between if mean == _NEVER else mean + WEIGHT * (between - mean)
         self._last = request.arrived
 
-    def first(self) -> Request | None:
+    def first(self) -> Waiting | None:
         """The request that is next: the one with the earliest deadline, of those that are not set aside if there are any."""
         return _head(self._waiting) or _head(self._aside)
 
@@ -128,13 +158,13 @@ class Queue:
         """Whether all that waits would be late; sets aside what would."""
         request = _head(self._waiting)
         if request is not None and request.strict:
-            soonest = now + self._seconds(1)
+            soonest = now + self.expected(1)
             while request is not None and request.strict and request.deadline < soonest:
                 heapq.heappush(self._aside, heapq.heappop(self._waiting))
                 request = _head(self._waiting)
         return request is None
 
-    def expired(self, now: float) -> list[Request]:
+    def expired(self, now: float) -> list[Waiting]:
         """Those whose time is over; they wait no longer."""
         over = []
         for heap in (self._waiting, self._aside):
@@ -146,7 +176,7 @@ class Queue:
         """How many requests would be taken now, at most."""
         return min(self.limit, len(self._waiting) or len(self._aside))
 
-    def pending(self) -> list[Request]:
+    def pending(self) -> list[Waiting]:
         """The requests that wait."""
         return [request for _, _, request in (*self._waiting, *self._aside)]
 
@@ -155,10 +185,10 @@ class Queue:
         if len(self._waiting) + len(self._aside) > 2 * live + 64:
             self._waiting, self._aside = _live(self._waiting), _live(self._aside)
 
-    def take(self, now: float) -> list[Request]:
+    def take(self, now: float) -> list[Waiting]:
         """The next launch's requests, in the order of their deadlines: as many as fit and are answered in time."""
         count = whole = self.count()
-        taken, left, end = list[Request](), list[Turn](), now + self._seconds(whole)
+        taken, left, end = list[Waiting](), list[Turn](), now + self.expected(whole)
         while len(taken) < count and self._waiting:
             turn = heapq.heappop(self._waiting)
             request = turn[2]
@@ -172,17 +202,17 @@ class Queue:
                 if fitting <= len(taken) or not self._worth(fitting, count):
                     heapq.heappush(self._aside, turn)
                     continue
-                count, end = fitting, now + self._seconds(fitting)
+                count, end = fitting, now + self.expected(fitting)
             taken.append(request)
         self._smaller = self._smaller + 1 if count < whole else 0
         for turn in left:
             heapq.heappush(self._waiting, turn)
         return taken if taken or left else self._set_aside()
 
-    def _set_aside(self) -> list[Request]:
+    def _set_aside(self) -> list[Waiting]:
         """Some of those that were set aside: as many as are done before another request comes, so that it need not wait."""
-        count, taken, left = min(self.limit, len(self._aside)), list[Request](), list[Turn]()
-        count = max(1, self._fitting(self._interval, count)) if self._seconds(count) > self._interval else count
+        count, taken, left = min(self.limit, len(self._aside)), list[Waiting](), list[Turn]()
+        count = max(1, self._fitting(self._interval, count)) if self.expected(count) > self._interval else count
         while len(taken) < count and (request := _head(self._aside)) is not None:
             turn = heapq.heappop(self._aside)
             if self.exclusive and any(request.model == other.model for other in taken):
@@ -193,13 +223,13 @@ class Queue:
             heapq.heappush(self._aside, turn)
         return taken
 
-    def _seconds(self, count: int) -> float:
+    def expected(self, count: int) -> float:
         """From the start of a launch of so many requests to the answers."""
         return self.cost(count) + count * self.overhead
 
     def _fitting(self, slack: float, most: int) -> int:
         """How many requests a launch has that is over in time; at most `most`, which is too many."""
-        return bisect.bisect_right(range(1, most), slack, key=self._seconds)
+        return bisect.bisect_right(range(1, most), slack, key=self.expected)
 
     def _worth(self, few: int, many: int) -> bool:
         """Whether to launch a few requests for the sake of one that a launch of many would answer too late.
@@ -210,8 +240,8 @@ class Queue:
         """
         if not self.cost.knows(many) or self._smaller >= SMALLER:
             return False
-        seconds = self._seconds(few)
-        return seconds < few * self._interval or many * seconds <= few * self._seconds(many)
+        seconds = self.expected(few)
+        return seconds < few * self._interval or many * seconds <= few * self.expected(many)
 
     def patience(self, now: float) -> float:
         """Seconds that it pays to wait for another request; 0 is none.
@@ -236,18 +266,22 @@ class Queue:
         Args:
             whole: seconds until the requests were answered, what the engine itself did included.
         """
-        ratio = self.cost.observe(count, seconds)
+        ratio, late = self.cost.observe(count, seconds), self.late
         if whole is not None:
-            self.overhead += WEIGHT * ((whole - seconds) / count - self.overhead)
+            # Small launches tell little: what a launch costs however few it has would seem to be what each request does.
+            self.overhead += WEIGHT * count / self.most * ((whole - seconds) / count - self.overhead)
         self._slow = self._slow + 1 if ratio > LATE else 0
         self._quick = self._quick + 1 if ratio <= LATE else 0
         if self._slow >= LATE_TIMES:
             self.late, self._quick = True, 0
         elif self.late and self._quick >= PROBATION:
             self.late = False
+        self._observed += 1
+        if self._observed % PACED == 1 or self.late != late:
+            self.set_pace()
 
 
-def _head(heap: list[Turn]) -> Request | None:
+def _head(heap: list[Turn]) -> Waiting | None:
     """The first of a heap; those that were cancelled are dropped on the way."""
     while heap and heap[0][2].cancelled():
         heapq.heappop(heap)
@@ -277,6 +311,19 @@ class Family(Queue):
         self.programs = dict(programs)
         self.batch, self._device = program.batch(min(limit, program.most_requests)), program.device
         super().__init__(len(programs), self.batch.limit, exclusive, CostModel([], []))
+
+    def outputs(self, requests: Sequence[Waiting]) -> list[Any]:
+        """Run a launch; the output or the error of each. An error that is nobody's own is that of who has it when run alone."""
+        programs = [self.programs[request.model] for request in requests]
+        args, kwargs = [request.args for request in requests], [request.kwargs for request in requests]
+        try:
+            outputs = self.batch(args, programs, kwargs, return_exceptions=True)
+            self.finish()
+            return outputs
+        except Exception as error:
+            if len(requests) == 1:
+                return [error]
+            return [output for request in requests for output in self.outputs([request])]
 
     def finish(self) -> None:
         """Wait until what was launched is done."""

@@ -11,6 +11,7 @@ import random
 from collections.abc import Sequence
 
 from kitsune_mlir.errors import ArgumentError
+from kitsune_mlir.serving.backlog import Backlog, length_of
 from kitsune_mlir.serving.requests import UNHURRIED, Queue, Request, turn
 from kitsune_mlir.serving.statistics import percentile
 
@@ -26,6 +27,7 @@ class Forecast:
 
     Attributes:
         latencies: seconds from arrival to answer, in order, of requests that are answered.
+        refused: requests that are not taken in, because too much waits for an answer in time.
         expired: requests whose time is over before they are started.
         in_time: requests answered within the deadline (all that are answered, without one).
         launches: of which each has one request or more.
@@ -33,6 +35,7 @@ class Forecast:
     """
 
     latencies: Sequence[float]
+    refused: int
     expired: int
     in_time: int
     launches: int
@@ -55,7 +58,14 @@ class Forecast:
 
 
 def simulate(
-    queues: Sequence[Queue], rate: float, count: int, *, deadline: float | None = None, overhead: float = 0.0, seed: int = 0
+    queues: Sequence[Queue],
+    rate: float,
+    count: int,
+    *,
+    deadline: float | None = None,
+    overhead: float = 0.0,
+    refusal: float = 0.0,
+    seed: int = 0,
 ) -> Forecast:
     """Run requests of a Poisson process, to all models alike, through queues like these, which stay as they are.
 
@@ -64,6 +74,7 @@ def simulate(
         count: requests.
         deadline: seconds that each has, or None.
         overhead: seconds that the engine spends on a request beside its launches.
+        refusal: seconds that it spends on a request that it does not take in.
 
     Raises:
         ArgumentError: the rate or the count is not above 0.
@@ -73,27 +84,43 @@ def simulate(
     like = [queue.alike() for queue in queues]
     for one in like:
         one.overhead = overhead
+        one.set_pace()
+    backlog, length = Backlog(), length_of(deadline or UNHURRIED)
     coming = _arrivals(like, rate, count, deadline, random.Random(seed))
-    now, place, launches, expired = 0.0, 0, 0, 0
+    now, begun, place, launches, expired, refused = 0.0, 0.0, 0, 0, 0, 0
     latencies: list[float] = []
     while True:
         while place < count and coming[place][0].arrived <= now:
             request, queue = coming[place]
-            queue.add(request)
             place += 1
-        expired += sum(len(one.expired(now)) for one in like)
+            room = backlog.room(request.arrived, request.deadline - request.arrived, length)
+            if request.strict and room < queue.spare and any(map(Queue.first, like)):
+                refused += 1
+                now += refusal
+                continue
+            request.length, request.seconds = length, queue.pace
+            backlog.enter(length, queue.pace)
+            queue.add(request)
+        over = [request for one in like for request in one.expired(now)]
+        backlog.leave(over)
+        expired += len(over)
+        now += overhead * len(over)
         queue, pause = turn(like, now, closing=place == count)
         if queue is None:
             if place == count:
                 break
-            now = min(coming[place][0].arrived, now + (float("inf") if pause is None else max(pause, TICK)))
+            begun = now = min(coming[place][0].arrived, now + (float("inf") if pause is None else max(pause, TICK)))
             continue
         taken = queue.take(now)
-        now += overhead * len(taken) + queue.cost(len(taken))
+        backlog.leave(taken)
+        seconds = queue.cost(len(taken))
+        now += overhead * len(taken) + seconds
+        queue.observe(len(taken), seconds, now - begun)
+        begun = backlog.free = now
         launches += 1
         latencies += [now - request.arrived for request in taken]
     in_time = sum(deadline is None or latency <= deadline for latency in latencies)
-    return Forecast(sorted(latencies), expired, in_time, launches, now - coming[0][0].arrived)
+    return Forecast(sorted(latencies), refused, expired, in_time, launches, now - coming[0][0].arrived)
 
 
 def _arrivals(

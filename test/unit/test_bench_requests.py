@@ -52,5 +52,6 @@ def test_what_an_engine_costs_is_counted_by_thread():
     program, x = kitsune_mlir.compile(torch.nn.Linear(8, 4).eval(), (torch.randn(1, 8),), target="host"), torch.randn(1, 8)
     models = {str(number): program for number in range(engine_cost.MODELS)}
     with kitsune_mlir.serve(models, measure=False) as engine:
-        submit, serve = engine_cost.burst(engine, x, 100, None)
-        assert submit > 0 and serve > 0 and engine.stats()["models"]["0"]["answered"] == 3
+        for times, at_once in ((1, 1), (2, 32)):
+            submit, serve = engine_cost.burst(engine, x, 100, None, at_once)
+            assert submit > 0 and serve > 0 and engine.stats()["models"]["0"]["answered"] == 3 * times

@@ -199,7 +199,8 @@ def test_the_load_generator(folder):
     assert "200 requests in" in str(load) and "p99" in str(load)
     assert {name for name, one in engine.stats()["models"].items() if one["answered"]} == {"a", "b", "lookup"}
     load = asyncio.run(run(models=["a"], rate=2000, count=20, deadline=1e-9))
-    assert load.statuses == {504: 20} and "20 x 504" in str(load)
+    assert not load.latencies and sum(load.statuses.values()) == 20 and {*load.statuses} <= {503, 504}  # or not taken in
+    assert f"{load.statuses[504]} x 504" in str(load)
     with pytest.raises(KitsuneError, match="no model 'nobody'; models are a, b, lookup"):
         asyncio.run(run(models=["nobody"]))
     engine.close()

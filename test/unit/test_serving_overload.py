@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 import kitsune_mlir
-from kitsune_mlir.errors import DeadlineError
+from kitsune_mlir.errors import BusyError, DeadlineError
 from kitsune_mlir.runtime.program import Program
+from kitsune_mlir.serving.backlog import Backlog, length_of
 from kitsune_mlir.serving.cost import CostModel
 from kitsune_mlir.serving.engine import Engine
 from kitsune_mlir.serving.families import families_of
@@ -55,14 +56,40 @@ def test_a_load_beyond_what_launches_do_costs_what_comes_too_late(
     peak = 32 / longest
     found = simulate([queue(cost)], times * peak, 20_000, deadline=launches * longest)
     assert found.goodput > share * peak
-    assert found.expired + len(found.latencies) == 20_000
+    assert found.refused + found.expired + len(found.latencies) == 20_000 and found.expired < 400
+
+
+@pytest.mark.parametrize("times", [1.2, 2.0, 4.0])
+def test_what_the_engine_itself_does_for_requests_that_come_too_late_costs_the_others_little(times: float) -> None:
+    """A request costs the engine 8 us, answered or too late, and 1 us where it is not taken in: with all taken in goodput came
+    to 2 to 40 % of the peak from 1.5 times on."""
+    longest = COSTS["flat"][1][-1] + 32 * 8e-6
+    peak = 32 / longest
+    found = simulate([queue("flat")], times * peak, 20_000, deadline=10 * longest, overhead=8e-6, refusal=1e-6)
+    refusing = 1e-6 * found.refused / found.seconds  # share of the time
+    assert found.goodput > 0.93 * peak * (1 - refusing)
+    assert found.refused + found.expired + len(found.latencies) == 20_000 and found.expired < 600
+
+
+def test_a_backlog_is_what_comes_before() -> None:
+    backlog, short, long = Backlog(), length_of(0.005), length_of(1.0)
+    assert length_of(0.0051) == short < length_of(0.006) < long
+    backlog.enter(long, 0.5)
+    assert backlog.room(3.0, 0.005, short) == 0.005 and backlog.room(3.0, 1.0, long) == 0.5
+    one = request(3.005)
+    one.length, one.seconds = short, 0.003
+    backlog.enter(short, 0.003)
+    backlog.free = 3.001
+    assert backlog.room(3.0, 0.005, short) == pytest.approx(0.001) and backlog.room(3.0, 1.0, long) == pytest.approx(0.496)
+    backlog.leave([one])
+    assert backlog.room(4.0, 0.005, short) == 0.005
 
 
 @pytest.mark.parametrize("cost", COSTS)
 def test_what_launches_do_is_done(cost: str) -> None:
     longest = COSTS[cost][1][-1]
     found = simulate([queue(cost)], 0.8 * 32 / longest, 20_000, deadline=4 * longest)
-    assert found.in_time == 20_000 and found.expired == 0
+    assert found.in_time == 20_000 and found.expired == found.refused == 0
 
 
 def test_a_model_of_costs_that_is_too_high_refuses_nobody() -> None:
@@ -168,7 +195,11 @@ class Played(Engine):
         """Let the clock go on, and what comes come."""
         while len(self.futures) < self.COUNT and (due := self.BETWEEN * len(self.futures)) <= end:
             self.now = max(self.now, due)
-            self.futures.append(self.submit("0", (self.x,), deadline=0.02))
+            try:
+                self.futures.append(self.submit("0", (self.x,), deadline=0.02))
+            except BusyError as error:
+                self.futures.append(Future())
+                self.futures[-1].set_exception(error)
         self.now = end
 
 
@@ -181,7 +212,7 @@ def test_an_engine_answers_in_time_what_it_can() -> None:
             engine.futures[-1].exception(60)
         failures = [future.exception(60) for future in engine.futures]
     answered = sum(failure is None for failure in failures)
-    assert {type(failure) for failure in failures} <= {type(None), DeadlineError}
+    assert {type(failure) for failure in failures} <= {type(None), DeadlineError, BusyError}
     stats = engine.stats()["models"]["0"]
-    assert stats["expired"] == 300 - answered
-    assert answered > 95 and stats["missed"] < 4  # with the earliest deadline first hardly any was in time
+    assert stats["expired"] + stats["refused"] == 300 - answered and stats["refused"] > 150
+    assert answered > 90 and stats["missed"] < 4  # with the earliest deadline first hardly any was in time

@@ -1,0 +1,55 @@
+"""How much work waits before a request would have its turn: by it an engine refuses at once what it could only answer too late.
+
+To take a request in, order it, find out that its time is over and say so costs about as much as to answer it. So an engine
+that did this with all that comes would answer the fewer the more came. A refusal costs a fraction of that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["Backlog", "length_of"]
+
+STEPS = 8
+"""Lengths of deadlines that are told apart between one and twice as long."""
+
+
+def length_of(deadline: float) -> int:
+    """A number for deadlines of about this many seconds, greater for longer ones."""
+    return round(STEPS * math.log2(deadline))
+
+
+class Backlog:
+    """Seconds of launches for what waits, by length of the deadlines.
+
+    The earliest deadline comes first, so before a request come about those that have a deadline as long as its own or a shorter
+    one. A request brings its `length` and the `seconds` that it is expected to take in a launch of many.
+
+    Attributes:
+        free: when the launch that is under way will be over.
+    """
+
+    def __init__(self) -> None:
+        self.free = 0.0
+        self._ahead: dict[int, float] = {}
+
+    def room(self, now: float, deadline: float, length: int) -> float:
+        """Seconds that are left of a deadline of this length when what comes before it is done."""
+        before = sum([seconds for other, seconds in self._ahead.items() if other <= length])
+        return deadline - before - max(0.0, self.free - now)
+
+    def enter(self, length: int, seconds: float) -> None:
+        """Requests wait that take so long."""
+        self._ahead[length] = self._ahead.get(length, 0.0) + seconds
+
+    def leave(self, requests: Iterable[Any]) -> None:
+        """Requests wait no longer."""
+        ahead = self._ahead
+        for request in requests:
+            ahead[request.length] -= request.seconds
+
+    def clear(self) -> None:
+        """Nothing waits: what is left are errors of rounding, and lengths that may not come again."""
+        self._ahead.clear()
