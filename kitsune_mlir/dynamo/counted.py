@@ -7,15 +7,14 @@ counts from the end counts from the end of the valid rows, and what is put behin
 from __future__ import annotations
 
 import contextlib
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import sympy
 import torch
 from torch import Tensor, fx
-from torch.utils._sympy.functions import CleanDiv, FloatTrueDiv, FloorDiv, IntTrueDiv, ToFloat
 
+from kitsune_mlir.dynamo.behind_rows import BehindRows
+from kitsune_mlir.dynamo.counted_numbers import number_of
 from kitsune_mlir.dynamo.partition import is_view
 from kitsune_mlir.frontend.dtypes import NARROW, widened
 from kitsune_mlir.frontend.rows import Axis, Rows
@@ -44,12 +43,15 @@ class CountedRun(fx.Interpreter):
         self.rows, self.sizes, self.counts = rows, sizes, counts
         self._told = {c.node for c in rows.crossings if c.kind == "counts" and c.symbol in counts}
         self._valid: dict[Axis, Tensor] = {}
+        self.behind = BehindRows(self.axes, self.size)
         self._node: fx.Node = next(iter(gm.graph.nodes))
 
     def run_node(self, n: fx.Node) -> Any:
         """A node's value."""
         self._node = n
-        return super().run_node(n)
+        found = super().run_node(n)
+        self.behind.follow(n)
+        return found
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """What an operator gives."""
@@ -73,28 +75,7 @@ class CountedRun(fx.Interpreter):
 
     def number(self, value: Any) -> Any:
         """An expression's own value: a number where it is known, else a tensor without dimensions."""
-        value = expression(value)
-        if not {str(s) for s in value.free_symbols} & self.counts.keys():
-            found = value.subs({s: self.sizes[str(s)] for s in value.free_symbols})
-            return int(found) if found.is_integer else float(found)
-        if value.is_Symbol:
-            return self.counts[str(value)]
-        parts = [self.number(part) for part in value.args]
-        if isinstance(value, sympy.Add | sympy.Mul):
-            how = operator.add if isinstance(value, sympy.Add) else operator.mul
-            found = parts[0]
-            for part in parts[1:]:
-                found = how(found, part)
-            return found
-        if isinstance(value, FloatTrueDiv | IntTrueDiv):
-            return operator.truediv(*parts)
-        if isinstance(value, FloorDiv | CleanDiv):
-            return operator.floordiv(*parts)
-        if isinstance(value, ToFloat):
-            return parts[0].to(torch.float32)
-        if isinstance(value, sympy.Pow) and value.exp.is_Integer and value.exp > 0:
-            return operator.pow(*parts)
-        raise NotImplementedError(f"the number {value}")
+        return number_of(expression(value), self.sizes, self.counts)
 
     def valid(self, axis: Axis, device: torch.device) -> Tensor:
         """Which elements of a dimension are valid."""
@@ -181,13 +162,24 @@ def _reduce(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:
     dims = _dims(n, len(axes))
     fill = REDUCTIONS[n.target]  # type: ignore[index]
     if n.target not in (aten.mean.default, aten.mean.dim):
-        return n.target(run.masked(x, axes, dims, fill), *args[1:], **kwargs)  # type: ignore[operator]
+        x = run.masked(x, axes, [dim for dim in dims if run.behind.of(n.args[0], dim) != fill], fill)
+        if n.target is aten.amax.default and x.is_floating_point():
+            _mask_softmax(run, n.args[0], x, [dim for dim in dims if run.padded(axes[dim])])  # type: ignore[arg-type]
+        return n.target(x, *args[1:], **kwargs)  # type: ignore[operator]
     count = 1
     for dim in dims:
         count = run.number(axes[dim].size) * count
     keep = bool(args[2] if len(args) > 2 else kwargs.get("keepdim", False))
     total = run.masked(widened(x), axes, dims, fill).sum(dims, keepdim=keep)
     return (total / count).to(n.meta["val"].dtype)
+
+
+def _mask_softmax(run: CountedRun, node: fx.Node, masked: Tensor, dims: Sequence[int]) -> None:
+    """What a softmax is computed of is minus infinity where it is not valid, so that sums need no mask."""
+    if any(user.target is aten.sub.Tensor and user.args[0] is node for user in node.users):
+        run.env[node] = masked
+        for dim in dims:
+            run.behind.note(node, dim, float("-inf"))
 
 
 def _dims(n: fx.Node, rank: int) -> list[int]:
@@ -206,7 +198,8 @@ def _multiply(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:
     for at in (-2, -1):
         axes = run.axes(n.args[at])
         dim = len(axes) - (1 if at == -2 or len(axes) == 1 else 2)
-        given[at] = run.masked(given[at], axes, [dim], 0)
+        if run.behind.of(n.args[at], dim) != 0:
+            given[at] = run.masked(given[at], axes, [dim], 0)
     return n.target(*given, **kwargs)  # type: ignore[operator]
 
 
@@ -246,13 +239,18 @@ def _slice(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:
 def _cat(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:
     dim = int(args[1] if len(args) > 1 else kwargs.get("dim", 0)) % n.meta["val"].ndim
     parts = [(x, run.axes(node)[dim]) for x, node in zip(args[0], n.args[0], strict=True) if x.ndim == n.meta["val"].ndim]  # type: ignore[arg-type]
-    whole = torch.cat([x for x, _ in parts], dim)
-    rows = torch.arange(run.size(sizes_of(n.meta["val"])[dim]), device=whole.device)
-    place, begins, lies = rows, 0, 0  # a part begins here without, and there with, the elements that are not valid
-    for x, axis in parts[:-1]:
-        begins, lies = run.number(axis.size) + begins, lies + x.shape[dim]
-        place = torch.where(rows >= begins, rows - begins + lies, place)
-    return whole.index_select(dim, place.clamp(max=whole.shape[dim] - 1))
+    parts = [(x, axis) for x, axis in parts if x.shape[dim]]
+    rows = torch.arange(run.size(sizes_of(n.meta["val"])[dim]), device=args[0][0].device)
+    found, begins = None, 0  # a part begins here
+    for x, axis in parts:
+        number = run.number(axis.size)
+        place = rows if isinstance(begins, int) and begins == 0 else rows - begins
+        part = x if x.shape[dim] == 1 else x.index_select(dim, place.clamp(0, x.shape[dim] - 1))
+        valid = (rows < number + begins).view([-1] + [1] * (part.ndim - 1 - dim))
+        before, begins = (rows >= begins).view(valid.shape), number + begins
+        found = torch.where(valid, part, 0) if found is None else torch.where(before & valid, part, found)
+    run.behind.note(n, dim, 0)
+    return found
 
 
 def _count_up(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:

@@ -17,6 +17,7 @@ from kitsune_mlir.frontend.derived import derive_weights
 from kitsune_mlir.frontend.empty import drop_empty
 from kitsune_mlir.frontend.imported import Argument, FixedInput, Result, dtype_name
 from kitsune_mlir.frontend.joined_products import join_products
+from kitsune_mlir.frontend.repeated_factors import share_repeated_factors
 from kitsune_mlir.frontend.scatter_rows import name_counts
 from kitsune_mlir.frontend.source import origin_of_node
 from kitsune_mlir.frontend.touched_rows import keep_touched_rows
@@ -105,6 +106,7 @@ class MainGraph:
         widen_bytes(self.graph)
         drop_empty(self.graph)
         keep_touched_rows(self.graph)
+        share_repeated_factors(self.graph)
         join_products(self.graph)
         prepare.tidy_dimensions(self.graph)
         prepare.fold_index_lists(module)

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from kitsune_mlir.dynamo import counted, shapes
+from kitsune_mlir.dynamo.above_autograd import composites_replaced
 from kitsune_mlir.dynamo.graph_options import GraphOptions
 from kitsune_mlir.dynamo.torch_api import aot_autograd, make_boxed_func, min_cut_rematerialization_partition
 from kitsune_mlir.errors import ArgumentError
@@ -188,6 +189,42 @@ def test_bf16(name):
                 error, own = (g.double() - w).abs().max(), (e.double() - w).abs().max()
                 assert error <= 2 * own + 1e-2 * w.abs().max(), (name, n, error, own)
             assert g.dtype == e.dtype and g.shape == e.shape
+
+
+def test_scores_of_attention_are_masked_once():
+    """What a softmax makes of them is zero behind the last valid key, as keys and values are that were joined."""
+    torch._dynamo.reset()
+    backend, kept = Watched(), []
+    backend._kept = lambda graph, *_: kept.append(graph) or graph.forward
+
+    def function(q, k, v, new):
+        k, v = torch.cat([k, new], 2), torch.cat([v, 1 / new], 2)
+        return F.scaled_dot_product_attention(q, k, v), k, v
+
+    compiled = torch.compile(function, backend=backend)
+    with torch.no_grad(), composites_replaced(training=False):
+        for n in (7, 9, 2, 30):
+            k, v = R(1, 2, n, 8), R(1, 2, n, 8)
+            torch._dynamo.mark_dynamic(k, 2), torch._dynamo.mark_dynamic(v, 2)
+            args = R(1, 2, 1, 8), k, v, R(1, 2, 1, 8)
+            same(compiled(*args), function(*args))
+    (graph,) = kept
+    shapes_of = [n.meta["val"].shape for n in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.where.self)]
+    assert [len(shape) for shape in shapes_of].count(3) == 0, shapes_of  # factors of products
+    assert [shape[-2] for shape in shapes_of].count(1) == 1, shapes_of  # scores
+
+
+def test_pytorchs_own_attention_has_each_length_for_itself():
+    """It may draw random numbers, and what it does to rows is not known."""
+    torch._dynamo.reset()
+    backend = Watched()
+    compiled = torch.compile(F.scaled_dot_product_attention, backend=backend)
+    with torch.no_grad():
+        for n in (7, 9, 2):
+            k, v = R(1, 2, n, 8), R(1, 2, n, 8)
+            torch._dynamo.mark_dynamic(k, 2), torch._dynamo.mark_dynamic(v, 2)
+            args = R(1, 2, 1, 8), k, v
+            same(compiled(*args), F.scaled_dot_product_attention(*args))
 
 
 def test_sizes_of_inner_dimensions():

@@ -108,8 +108,8 @@ def _unknown(at: Node) -> Axes:
 
 def _random(at: Node) -> Axes:
     found = _fresh(at)
-    names = names_in(size for axes in (found if isinstance(at.results, list) else [found]) for a in axes for size in a.factors)
-    if names:
+    around = [*(found if isinstance(at.results, list) else [found]), *_all(at)]
+    if names_in(size for axes in around for axis in axes for size in axis.factors):
         raise Unclear("which random numbers a row gets depends on how many rows there are")
     return found
 
