@@ -95,10 +95,11 @@ class Buckets:
         return wanted
 
     def _is_near(self, known: Mapping[str, int], wanted: Mapping[str, int]) -> bool:
-        """Whether a program for larger sizes is about as fast as one for those that are wanted."""
-        if all(known[name] <= size for name, size in wanted.items()):
+        """Whether a program for larger sizes is about as fast as one for those that are wanted, as far as these are smaller."""
+        wanted = {name: min(known[name], size) for name, size in wanted.items()}
+        if dict(known) == wanted:
             return True
-        if self._cost is None or self._idle is None or self._sizes:
+        if self._cost is None or self._sizes:
             return False
         return self._price(known, wanted) <= LITTLE * self._cost(wanted)
 

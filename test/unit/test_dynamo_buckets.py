@@ -42,6 +42,14 @@ def test_buckets_of_programs_that_leave_rows_out():
     assert [dear.find({"n": n})["n"] for n in (4000, 3, 70)] == [4096, 8, 512]
 
 
+def test_a_program_that_holds_all_sizes_serves_them_where_another_one_would_be_no_faster():
+    """A prompt of 100 tokens in a program for 128, whose mask may be long."""
+    prompts = Buckets({}, {}, 8.0, cost=lambda sizes: 1 + 1e-3 * sizes["tokens"] + 1e-9 * sizes["mask"], least=128)
+    assert {prompts.find({"tokens": n, "mask": n})["tokens"] for n in (9, 33, 100, 20, 128)} == {128}
+    assert prompts.find({"tokens": 129, "mask": 129})["tokens"] == 512
+    assert len(prompts.known) == 2
+
+
 def test_buckets_that_cost_nothing():
     """Where all else costs much more than what a size adds, one program is for many sizes."""
     decoding = Buckets({}, {"past": 3000}, 8.0, cost=lambda sizes: 1 + 1e-5 * sizes["past"])
