@@ -4,13 +4,15 @@
         [--own 0.8] [--arrivals poisson,gamma] [--requests 20000] [--seconds 1] [--deadline 0.005] [--json FILE] [--charts DIR]
 
 Requests come by Poisson, or by gamma with a coefficient of variation of 4, to models by Zipf's law, whether or not earlier
-ones are answered; one generator (`bench.requests.load.offer`) sends all systems the same. Rates are shares (`SHARES`) of what
-"one by one" answers in a burst, unless they are given. Systems: "engine" is `kitsune_mlir.serve`; "one by one" (round robin),
-"streams" (16), "green contexts" (4 of 32 multiprocessors) and "batched" (rows of one model, to 8) replay a graph of each model;
-"vmap" does all models of a family at once, through torch.compile in a graph; "processes" have parts of the models, and take
-turns; "processes, MPS" overlap. On the host there are no graphs and no streams. What is not there is recorded with the reason.
-Outputs of every system are compared with eager's before it is loaded. p50 and p99 in milliseconds; goodput: requests a second
-in 2, 5 and 10 ms; and the share of requests within their deadline.
+ones are answered; when each comes is drawn beforehand, and all systems take from the same (`bench/requests/arrivals.py`). Rates
+are shares (`SHARES`) of what "one by one" answers in a burst, unless they are given. Systems: "engine" is `kitsune_mlir.serve`;
+"one by one" (round robin), "streams" (16), "green contexts" (4 of 32 multiprocessors) and "batched" (rows of one model, to 8)
+replay a graph of each model; "vmap" does all models of a family at once, through torch.compile in a graph; "processes" have
+parts of the models, and take turns; "processes, MPS" overlap. On the host there are no graphs and no streams. What is not there
+is recorded with the reason.
+Outputs of every system are compared with eager's before it is loaded. p50 and p99 in milliseconds, of what was answered until a
+quarter of a second after the last request came; goodput: requests a second in 2, 5 and 10 ms; and the share of requests within
+their deadline.
 """
 
 from __future__ import annotations
@@ -19,22 +21,21 @@ import argparse
 import contextlib
 import gc
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
 import kitsune_mlir
 from bench import host
 from bench.measure import relative_errors
 from bench.records import Record
-from bench.requests.load import offer
+from bench.requests.arrivals import Arrivals
 from bench.requests.processes import Processes, Unavailable, made, mps
 from bench.requests.scenarios import ARRIVALS, BESIDE, SCENARIOS, Request, requests
-from bench.requests.systems import LIMIT, Item, Taker, Work, batched, in_green_contexts, one_by_one, together
+from bench.requests.systems import LIMIT, Item, Work, batched, in_green_contexts, one_by_one, serve, together
 from bench.timing import environment
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.serving.statistics import percentile
@@ -43,12 +44,14 @@ SHARES = {"cpu": (0.25, 0.5, 0.8, 1.2), "cuda": (0.5, 1.0, 2.0, 4.0, 8.0)}
 LIMITS = (0.002, 0.005, 0.010)
 """Seconds: what goodput is counted by."""
 BURST = 256
+PATIENCE = 60.0
+"""Seconds in which a burst is answered."""
 STREAMS, PROCESSES = 16, {"cpu": 2, "cuda": 8}
 NEAR = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
 SYSTEMS = ("engine", "one by one", "streams", "green contexts", "batched", "vmap", "processes", "processes, MPS")
 
-Send = Callable[[int, int, Callable[[Any], None]], None]
-"""Hands in a model's number, its input's and what is called with the output, or error."""
+Run = Callable[[Arrivals, Sequence[tuple[int, int]], dict[int, Any] | None], None]
+"""Answers a load, of which it is told the model and the number of the input of each; keeps outputs where they are wanted."""
 
 
 class Load:
@@ -70,7 +73,7 @@ class Load:
         gc.freeze()  # every capture of a graph collects garbage
 
     @contextlib.contextmanager
-    def system(self, name: str, count: int) -> Iterator[Send]:
+    def system(self, name: str, count: int) -> Iterator[Run]:
         """A system that is ready, for loads of so many requests.
 
         Raises:
@@ -78,25 +81,44 @@ class Load:
         """
         if name == "engine":
             named = {str(n): program for n, program in enumerate(self._compiled())}
-            parts = self.scenario.each * count
-            with kitsune_mlir.serve(named, limit=LIMIT, capacity=2 * parts) as engine:
-
-                def send(model: int, row: int, ended: Callable[[Any], None]) -> None:
-                    future = engine.submit(str(model), (self.inputs[model][row],), deadline=self._asked.deadline)
-                    future.add_done_callback(lambda future: ended(future.exception() or future.result()))
-
-                yield send
+            with kitsune_mlir.serve(named, limit=LIMIT, capacity=2 * self.scenario.each * count + BURST) as engine:
+                self.engine = engine
+                yield self._by_engine
         elif name.startswith("processes"):
             parts = min(PROCESSES[self.device], len(self.models))
             with mps() if name.endswith("MPS") else contextlib.nullcontext({}) as own:
                 served = Processes(self.name, self._asked.small, self.device, self.dtype, 0, parts, own)
-                yield served.submit
-                served.close()
+                try:
+                    yield served.run
+                finally:
+                    served.close()
         else:
             with torch.no_grad():
-                taker = Taker(self._work(name))
-            yield lambda model, row, ended: taker.submit(model, self.inputs[model][row], ended)
-            taker.close()
+                work = self._work(name)
+            yield lambda arrivals, asked, keep: serve(work, arrivals, self._items(asked), keep)
+
+    def _items(self, asked: Sequence[tuple[int, int]]) -> list[Item]:
+        return [(model, self.inputs[model][row], number) for number, (model, row) in enumerate(asked)]
+
+    def _by_engine(self, arrivals: Arrivals, asked: Sequence[tuple[int, int]], keep: dict[int, Any] | None = None) -> None:
+        """What has come is handed in by this thread, and served by the engine's."""
+        calls = [(str(model), (x,)) for model, x, _ in self._items(asked)]
+        arrivals.gentle, deadline = True, None if arrivals.patient else self._asked.deadline
+        while new := arrivals.take():
+
+            def done(places: Sequence[int], outputs: Sequence[Any], first: int = new.start) -> None:
+                numbers = [first + place for place in places]
+                if any(isinstance(output, BaseException) for output in outputs):
+                    wrong = [isinstance(output, BaseException) for output in outputs]
+                    arrivals.ended([n for n, bad in zip(numbers, wrong, strict=True) if bad], right=False)
+                    arrivals.ended([n for n, bad in zip(numbers, wrong, strict=True) if not bad])
+                else:
+                    arrivals.ended(numbers)
+                if keep is not None:
+                    keep.update(zip(numbers, outputs, strict=True))
+
+            self.engine.submit_many(calls[new.start : new.stop], done, deadline=deadline)
+        arrivals.wait()
 
     def _work(self, name: str) -> Work:
         """The way of a system with one thread."""
@@ -117,9 +139,9 @@ class Load:
         first, works = 0, []
         for family, count in zip(self.scenario.all, self._all, strict=True):
             own = slice(first, first + count)
-            works.append((first, together(self.models[own], examples[first], family.shared)))
+            works.append((first, count, together(self.models[own], examples[first], family.shared)))
             first += count
-        return lambda items: [one for begin, work in works for one in _of_family(items, begin, work, self._all, works)]
+        return _by_family(works)
 
     def _compiled(self) -> list[Any]:
         """A program for each model; those of a family are one code."""
@@ -140,22 +162,13 @@ class Load:
         begin = sum(self.counts[: request.family])
         return [begin + n for n in request.models]
 
-    def error(self, send: Send) -> float:
+    def error(self, run: Run) -> float:
         """The largest error of what a system answers, each model asked twice at once, against eager."""
         asked = [(model, row) for model in range(len(self.models)) for row in (1, 2)]
         found: dict[int, Any] = {}
-        left, done = [len(asked)], threading.Event()
-
-        def keep(number: int, output: Any) -> None:
-            found[number] = output.clone() if isinstance(output, Tensor) else output
-            left[0] -= 1
-            if not left[0]:
-                done.set()
-
-        for number, (model, row) in enumerate(asked):
-            send(model, row, lambda output, number=number: keep(number, output))
-        if not done.wait(120):
-            raise TimeoutError(f"{left[0]} of {len(asked)} requests have no answer")
+        run(Arrivals([0.0] * len(asked), PATIENCE), asked, found)
+        if missing := len(asked) - len(found):
+            raise TimeoutError(f"{missing} of {len(asked)} requests have no answer")
         worst = 0.0
         with torch.no_grad():
             for number, (model, row) in enumerate(asked):
@@ -165,40 +178,51 @@ class Load:
                 worst = max(worst, *relative_errors(found[number].to(wanted.device), wanted.double()))
         return worst
 
-    def capacity(self, send: Send) -> float:
+    def capacity(self, run: Run) -> float:
         """Requests a second of a burst."""
         count = min(self._asked.requests, 8 * BURST if self.device == "cuda" else BURST)
-        burst = self.run(send, requests(self.counts, self.scenario.each, 1e9, count, "poisson", 0))
+        burst = self.run(run, requests(self.counts, self.scenario.each, 1e9, count, "poisson", 0), PATIENCE)
         return burst["answered"] / burst["seconds"]
 
-    def run(self, send: Send, load: Sequence[Request]) -> dict[str, float]:
-        """Figures of a load."""
-
-        def hand_in(number: int, ended: Callable[[Any], None]) -> None:
-            request = load[number]
+    def run(self, run: Run, load: Sequence[Request], grace: float = 0.25) -> dict[str, float]:
+        """Figures of a load, whose answers count until so many seconds after the last request came."""
+        dues, asked, of = list[float](), list[tuple[int, int]](), list[int]()
+        for number, request in enumerate(load):
+            models = self.models_of(request)
             if self.scenario.straggler is not None and number % BESIDE == 0:
-                send(len(self.models) - 1, request.row, lambda output: None)
-            for model in self.models_of(request):
-                send(model, request.row, ended)
+                models = [len(self.models) - 1, *models]
+            for model in models:
+                dues.append(request.due)
+                asked.append((model, request.row))
+                of.append(number if model < len(self.models) - (self.scenario.straggler is not None) else -1)
+        arrivals = Arrivals(dues, grace)
+        run(arrivals, asked, None)
+        times, came = arrivals.latencies(of), dues[-1]
+        goodput = {f"goodput {1e3 * limit:g} ms": round(float((times <= limit).sum()) / came, 1) for limit in LIMITS}
+        goodput["in their deadline"] = round(float((times <= self._asked.deadline).sum()) / len(load), 5)
+        p50, p99 = (round(1e3 * percentile(times.tolist(), percent), 3) for percent in (50, 99))
+        ended = arrivals.finished[np.isfinite(arrivals.finished)]
+        seconds = float(ended.max(initial=0.0)) or came
+        return {"p50": p50, "p99": p99, **goodput, "answered": len(times), "requests": len(load), "seconds": round(seconds, 4)}
 
-        parts = len(load[0].models)
-        times, seconds = offer([one.due for one in load], hand_in, parts)
-        goodput = {f"goodput {1e3 * limit:g} ms": round(sum(t <= limit for t in times) / seconds, 1) for limit in LIMITS}
-        deadline = self._asked.deadline
-        goodput["in their deadline"] = round(sum(t <= deadline for t in times) / len(load), 5)
-        p50, p99 = (round(1e3 * percentile(times, percent), 3) for percent in (50, 99))
-        return {"p50": p50, "p99": p99, **goodput, "answered": len(times), "requests": len(load), "seconds": seconds}
 
+def _by_family(works: Sequence[tuple[int, int, Work]]) -> Work:
+    """Each family by its own way, which knows models by their number in the family (from `first` on, so many)."""
 
-def _of_family(items: Sequence[Item], begin: int, work: Work, counts: Sequence[int], works: Sequence[Any]) -> list[Item]:
-    """Run those of the family whose first model has this number; those that wait for the next turn."""
-    number = next(n for n, (first, _) in enumerate(works) if first == begin)
-    own = [(model - begin, x, ended) for model, x, ended in items if begin <= model < begin + counts[number]]
-    return [(model + begin, x, ended) for model, x, ended in work(own)] if own else []
+    def work(items: Sequence[Item]) -> tuple[list[tuple[int, Any]], Sequence[Item]]:
+        ended, again = list[tuple[int, Any]](), list[Item]()
+        for first, count, own in works:
+            if its := [(model - first, x, number) for model, x, number in items if first <= model < first + count]:
+                done, left = own(its)
+                ended += done
+                again += [(model + first, x, number) for model, x, number in left]
+        return ended, sorted(again, key=lambda item: item[2])
+
+    return work
 
 
 def measure(name: str, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Entries of one scenario: one for each kind of arrivals and rate."""
+    """Entries of one scenario: one for each kind of arrivals and rate; again after each system, with what is known by then."""
     load = Load(name, asked)
     figures: dict[tuple[str, str], dict[str, Any]] = {}
     missing: dict[str, str] = {}
@@ -206,33 +230,43 @@ def measure(name: str, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     rates = list(asked.rates)
     for system in asked.systems:
         try:
-            with load.system(system, asked.requests) as send:
-                errors[system] = load.error(send)
-                if not rates:
-                    rates = [round(share * load.capacity(send), 1) for share in SHARES[asked.device]]
-                own = {f"{share:g} of its own": share * load.capacity(send) for share in asked.own}
+            with load.system(system, asked.requests) as run:
+                errors[system] = load.error(run)
+                capacity = load.capacity(run) if not rates or asked.own else 0.0
+                rates = rates or [round(share * capacity, 1) for share in SHARES[asked.device]]
+                own = {f"{share:g} of its own": share * capacity for share in asked.own}
                 for arrivals in asked.arrivals:
                     for told, rate in ({f"{rate:g}": rate for rate in rates} | own).items():
                         count = max(8, min(asked.requests, int(asked.seconds * rate)))
                         given = requests(load.counts, load.scenario.each, rate, count, arrivals, 1)
-                        figures.setdefault((arrivals, told), {})[system] = {"rate": round(rate, 1), **load.run(send, given)}
+                        figures.setdefault((arrivals, told), {})[system] = {"rate": round(rate, 1), **load.run(run, given)}
         except Unavailable as error:
             missing[system] = str(error)
         except Exception as error:  # one that fails costs only itself
             missing[system] = f"failed: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:300]
+        yield from _entries(load, asked, figures, errors, missing)
+
+
+def _entries(
+    load: Load,
+    asked: argparse.Namespace,
+    figures: Mapping[tuple[str, str], Mapping[str, Any]],
+    errors: Mapping[str, float],
+    missing: Mapping[str, str],
+) -> Iterator[dict[str, Any]]:
     ok = all(error < NEAR[load.dtype] for error in errors.values()) and not any("failed" in why for why in missing.values())
     for (arrivals, rate), found in figures.items():
         yield {
-            "case": f"{name} {arrivals} {rate}",
+            "case": f"{load.name} {arrivals} {rate}",
             "ok": ok,
-            "scenario": name,
+            "scenario": load.name,
             "arrivals": arrivals,
             **({"own": rate} if " " in rate else {"rate": float(rate)}),
             "deadline": asked.deadline,
             "small": asked.small,
-            "systems": found,
-            "errors": errors,
-            "missing": missing,
+            "systems": {**found},
+            "errors": {**errors},
+            "missing": {**missing},
         }
 
 
@@ -264,9 +298,9 @@ def main() -> int:
     for name in asked.names or SCENARIOS:
         for entry in measure(name, asked):
             record.add(entry)
-            print(entry["case"], "ok" if entry["ok"] else "WRONG", "missing", entry["missing"])
-            for system, found in entry["systems"].items():
-                print(f"  {system:16s} {found} error {entry['errors'][system]:.1e}", flush=True)
+            system, found = [*entry["systems"].items()][-1]
+            print(entry["case"], "ok" if entry["ok"] else "WRONG", system, found, f"error {entry['errors'][system]:.1e}")
+            print("  missing", entry["missing"], flush=True)
     if asked.charts:
         from bench.charts import draw_loads
 

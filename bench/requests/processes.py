@@ -12,19 +12,22 @@ import os
 import shutil
 import subprocess
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bench.requests.arrivals import Arrivals
 from bench.requests.scenarios import SCENARIOS
-from bench.requests.systems import LIMIT, one_by_one
+from bench.requests.systems import one_by_one, serve
 
 __all__ = ["Processes", "Unavailable", "mps"]
 
 READY_SECONDS = 120
+LEAD = 0.2
+"""Seconds from when a load is sent to processes until it starts."""
 
 
 class Unavailable(Exception):
@@ -64,28 +67,21 @@ def mps() -> Iterator[dict[str, str]]:
 
 
 def _serve(pipe: Any, scenario: str, small: bool, device: str, dtype: torch.dtype, part: int, parts: int, seed: int) -> None:
-    """A process: its part of the models; (number of the request, model, row) in, (number, output or error) out."""
+    """A process: its part of the models. It is sent loads (start, dues, models, rows, whether outputs are wanted) until one is
+    None, and gives for each when its requests were answered, and outputs."""
     torch.set_num_threads(1)
     models, inputs = made(scenario, small, device, dtype, seed)
     own = [n for n in range(len(models)) if n % parts == part]
     place = {model: n for n, model in enumerate(own)}
     with torch.no_grad():
         work = one_by_one([models[n] for n in own], [inputs[n][0] for n in own])
-        pipe.send(None)
-        while True:
-            taken = [pipe.recv()]
-            while len(taken) < LIMIT and pipe.poll():
-                taken.append(pipe.recv())
-            asked = [one for one in taken if one is not None]
-            answers: list[Any] = []
-            items = [
-                (place[model], inputs[model][row], lambda output, number=number, to=answers: to.append((number, output.cpu())))
-                for number, model, row in asked
-            ]
-            work(items)
-            pipe.send(answers)
-            if len(asked) < len(taken):
-                return
+    pipe.send(None)
+    while (load := pipe.recv()) is not None:
+        start, dues, grace, asked, wanted = load
+        arrivals, outputs = Arrivals(dues, grace, start), dict[int, Tensor]()
+        items = [(place[model], inputs[model][row], number) for number, (model, row) in enumerate(asked)]
+        serve(work, arrivals, items, outputs if wanted else None)
+        pipe.send((arrivals.finished, {number: output.cpu() for number, output in outputs.items()}))
 
 
 def made(scenario: str, small: bool, device: str, dtype: torch.dtype, seed: int) -> tuple[list[Any], list[list[Tensor]]]:
@@ -120,8 +116,7 @@ class Processes:
         count: int,
         environment: dict[str, str] | None = None,
     ):
-        self._count, self._lock, self._number = count, threading.Lock(), 0
-        self._ended: dict[int, Callable[[Any], None]] = {}
+        self._count = count
         spawn = multiprocessing.get_context("spawn")
         before = {name: os.environ.get(name) for name in environment or {}}
         os.environ.update(environment or {})
@@ -148,36 +143,25 @@ class Processes:
             except EOFError as error:
                 self._end()
                 raise Unavailable("a process ended before it was ready") from error
-        self._readers = [threading.Thread(target=self._read, args=(pipe,), daemon=True) for pipe in self._pipes]
-        for reader in self._readers:
-            reader.start()
 
-    def submit(self, model: int, row: int, ended: Callable[[Any], None]) -> None:
-        """Hand in a request by the number of its input."""
-        with self._lock:
-            self._number += 1
-            number = self._number
-            self._ended[number] = ended
-        self._pipes[model % self._count].send((number, model, row))
+    def run(self, arrivals: Arrivals, asked: Sequence[tuple[int, int]], keep: dict[int, Any] | None = None) -> None:
+        """A load: the model and the number of the input of each request. Each process takes its own when they are due."""
+        start = time.perf_counter() + LEAD
+        own = [[n for n, (model, _) in enumerate(asked) if model % self._count == part] for part in range(self._count)]
+        for pipe, numbers in zip(self._pipes, own, strict=True):
+            dues, which = [arrivals.dues[n] for n in numbers], [asked[n] for n in numbers]
+            pipe.send((start, dues, arrivals.over - (dues[-1] if dues else 0.0), which, keep is not None))
+        for pipe, numbers in zip(self._pipes, own, strict=True):
+            finished, outputs = pipe.recv()
+            arrivals.finished[numbers] = finished
+            if keep is not None:
+                keep.update({numbers[n]: output for n, output in outputs.items()})
 
     def close(self) -> None:
-        """Answer what was handed in, and end the processes."""
+        """End the processes."""
         for pipe in self._pipes:
             pipe.send(None)
-        for reader in self._readers:
-            reader.join(READY_SECONDS)
         self._end()
-
-    def _read(self, pipe: Any) -> None:
-        while True:
-            try:
-                answers = pipe.recv()
-            except (EOFError, OSError):
-                return
-            for number, output in answers:
-                with self._lock:
-                    ended = self._ended.pop(number)
-                ended(output)
 
     def _end(self) -> None:
         for process in self._started:

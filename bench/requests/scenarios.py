@@ -118,7 +118,8 @@ class Family:
     def models(self, small: bool, device: str, dtype: torch.dtype) -> list[nn.Module]:
         """All of them, in inference mode; those that `shared` names are the first one's own tensors."""
         count = min(self.count, 4) if small else self.count
-        made = [self.make(small).eval().to(device, dtype).requires_grad_(False) for _ in range(count)]
+        with torch.device(device):  # random numbers of 64 encoders take a processor long
+            made = [self.make(small).eval().to(dtype).requires_grad_(False) for _ in range(count)]
         first = dict(made[0].named_parameters())
         for model in made[1:] if self.shared else ():
             for name in [name for name, _ in model.named_parameters() if name.startswith(self.shared)]:

@@ -1,77 +1,54 @@
-"""What serves requests for many models beside the engine: a thread that takes what waits, and a way to run what it took.
+"""What serves requests for many models beside the engine: a loop that takes what waits, and a way to run what it took.
 
-A way is `work(items) -> items that wait for the next turn`, made for models of one architecture or several; it answers each
-item with its output. On the host ways call models; on a GPU they replay graphs that were recorded before, and synchronize once.
+A way is `work(items)`, which gives outputs and the items that wait for the next turn, made for models of one architecture or
+several. On the host ways call models; on a GPU they replay graphs that were recorded before, and synchronize once.
 """
 
 from __future__ import annotations
 
 import copy
-import queue
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bench.requests.arrivals import Arrivals
 from bench.timing import graphed
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.runtime.driver import Device, call, driver
 
-__all__ = ["LIMIT", "Item", "Taker", "Work", "batched", "in_green_contexts", "one_by_one", "stacked", "together"]
+__all__ = ["LIMIT", "Item", "Work", "batched", "in_green_contexts", "one_by_one", "serve", "stacked", "together"]
 
 LIMIT = 64
 """Requests that are taken at a time."""
 BUCKETS = (1, 2, 4, 8)
 """Rows of one model that are run at once."""
 
-Item = tuple[int, Tensor, Callable[[Any], None]]
-"""The model's number, its input, and what is to be called with the output."""
-Work = Callable[[Sequence[Item]], Sequence[Item]]
+Item = tuple[int, Tensor, int]
+"""The model's number, its input, and the number of the request."""
+Work = Callable[[Sequence[Item]], tuple[list[tuple[int, Any]], Sequence[Item]]]
+"""Runs some requests, to their end: numbers with outputs, and those that have to wait for the next turn."""
 
 
-class Taker:
-    """A thread that takes what waits, in the order in which it came, and has it run.
+def serve(work: Work, arrivals: Arrivals, items: Sequence[Item], keep: dict[int, Any] | None = None) -> None:
+    """Have what has come run, in the order in which it came, until the load is over.
 
     Args:
-        work: runs some requests, to their end; it gives those back that have to wait for the next turn.
+        items: all requests of the load.
+        keep: is given the outputs.
     """
-
-    def __init__(self, work: Work):
-        self._waiting: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
-        self._work = work
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def submit(self, model: int, x: Tensor, ended: Callable[[Any], None]) -> None:
-        """Hand in a request."""
-        self._waiting.put((model, x, ended))
-
-    def close(self) -> None:
-        """Return when all are answered."""
-        self._waiting.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        left: list[Item] = []
-        with torch.no_grad():
-            while True:
-                if not left:
-                    item = self._waiting.get()
-                    if item is None:
-                        return
-                    left.append(item)
-                ending = False
-                while len(left) < LIMIT and not self._waiting.empty():
-                    item = self._waiting.get()
-                    if item is None:
-                        ending = True
-                        break
-                    left.append(item)
-                left = [*self._work(left)]
-                if ending:
-                    self._waiting.put(None)
+    left: Sequence[Item] = []
+    with torch.no_grad():
+        while True:
+            new = arrivals.take(LIMIT - len(left), not left) if len(left) < LIMIT else range(0)
+            taken = [*left, *items[new.start : new.stop]]
+            if not taken:
+                return
+            ended, left = work(taken)
+            arrivals.ended([number for number, _ in ended])
+            if keep is not None:
+                keep.update(ended)
 
 
 def one_by_one(models: Sequence[nn.Module], examples: Sequence[Tensor], streams: Sequence[Any] = ()) -> Work:
@@ -82,13 +59,7 @@ def one_by_one(models: Sequence[nn.Module], examples: Sequence[Tensor], streams:
         streams: CUDA streams that models are dealt out to; one of its own if empty.
     """
     if not examples[0].is_cuda:
-
-        def call(items: Sequence[Item]) -> Sequence[Item]:
-            for number, x, ended in items:
-                ended(models[number](x))
-            return ()
-
-        return call
+        return lambda items: ([(number, models[model](x)) for model, x, number in items], ())
     given = examples if len(examples) == len(models) else [examples[0]] * len(models)
     places = [x.clone() for x in given]
     made = list(streams) or [torch.cuda.Stream()]
@@ -97,17 +68,15 @@ def one_by_one(models: Sequence[nn.Module], examples: Sequence[Tensor], streams:
         for number, (model, x) in enumerate(zip(models, places, strict=True))
     ]
 
-    def work(items: Sequence[Item]) -> Sequence[Item]:
+    def work(items: Sequence[Item]) -> tuple[list[tuple[int, Any]], Sequence[Item]]:
         outputs = []
-        for number, x, _ in items:
-            with torch.cuda.stream(made[number % len(made)]):  # a model's requests stay in order
-                places[number].copy_(x)
-                outputs.append(graphs[number]().clone())  # the next replay overwrites it
+        for model, x, number in items:
+            with torch.cuda.stream(made[model % len(made)]):  # a model's requests stay in order
+                places[model].copy_(x)
+                outputs.append((number, graphs[model]().clone()))  # the next replay overwrites it
         for stream in made:
             stream.synchronize()
-        for (_, _, ended), output in zip(items, outputs, strict=True):
-            ended(output)
-        return ()
+        return outputs, ()
 
     return work
 
@@ -160,7 +129,7 @@ def together(models: Sequence[nn.Module], example: Tensor, shared: str = "") -> 
     replay = graphed(lambda: compiled(rows)) if cuda else lambda: every(rows)
     stream = torch.cuda.Stream() if cuda else None
 
-    def work(items: Sequence[Item]) -> Sequence[Item]:
+    def work(items: Sequence[Item]) -> tuple[list[tuple[int, Any]], Sequence[Item]]:
         own: dict[int, Item] = {}
         again = [item for item in items if own.setdefault(item[0], item) is not item]
         with torch.cuda.stream(stream):
@@ -169,9 +138,7 @@ def together(models: Sequence[nn.Module], example: Tensor, shared: str = "") -> 
             outputs = outputs.clone() if cuda else outputs
         if stream is not None:
             stream.synchronize()
-        for number, (_, _, ended) in own.items():
-            ended(outputs[number])
-        return again
+        return [(number, outputs[model]) for model, (_, _, number) in own.items()], again
 
     return work
 
@@ -186,7 +153,7 @@ def batched(models: Sequence[nn.Module], examples: Sequence[Tensor]) -> Work:
             call = lambda model=model, place=place: model(place)  # noqa: E731
             made[number, count] = place, graphed(call) if x.is_cuda else call
 
-    def work(items: Sequence[Item]) -> Sequence[Item]:
+    def work(items: Sequence[Item]) -> tuple[list[tuple[int, Any]], Sequence[Item]]:
         groups: dict[int, list[Item]] = {}
         for item in items:
             groups.setdefault(item[0], []).append(item)
@@ -199,9 +166,7 @@ def batched(models: Sequence[nn.Module], examples: Sequence[Tensor]) -> Work:
             outputs.append((own, call().clone()))
         if place.is_cuda:
             torch.cuda.current_stream().synchronize()
-        for own, output in outputs:
-            for row, (_, _, ended) in enumerate(own):
-                ended(output[row : row + 1])
-        return [item for group in groups.values() for item in group[BUCKETS[-1] :]]
+        ended = [(number, output[row : row + 1]) for own, output in outputs for row, (_, _, number) in enumerate(own)]
+        return ended, [item for group in groups.values() for item in group[BUCKETS[-1] :]]
 
     return work

@@ -125,7 +125,7 @@ class Engine:
             if self._closed:
                 raise BusyError("the engine is closed")
             room = self._backlog.room(now, due, length) if strict and self._waiting else _FOREVER
-            if self._waiting >= self.capacity or room < family.spare:
+            if self._waiting >= self.capacity or room < family.spare(due):
                 self._statistics[model].refused += 1
                 raise self._busy(self._waiting)
             self._statistics[model].submitted += 1
@@ -163,7 +163,7 @@ class Engine:
             room = self._backlog.room(now, due, length) if strict else _FOREVER
             for place, (model, args) in enumerate(calls):
                 family, statistics = self._families[model], self._statistics[model]
-                if free <= 0 or (some and room < family.spare):
+                if free <= 0 or (some and room < family.spare(due)):
                     statistics.refused += 1
                     refused.append(place)
                     continue

@@ -32,6 +32,9 @@ SMALLER = 8
 PROBATION = 16
 """Launches on time after which it is late no more."""
 
+SPARED = 0.5
+"""Of a deadline, for the launch of a request whose turn has come."""
+
 PACED = 8
 """Launches from one pace to the next."""
 
@@ -105,7 +108,6 @@ class Queue:
         late: launches take far longer than predicted; such a family runs by itself, one request a launch, after the others.
         overhead: seconds of the engine's own for each request of a launch, beside T(n).
         pace: seconds that a request takes in launches of as many as do best; 0 where nothing is known.
-        spare: seconds before its deadline at which a request should have its turn.
 
     Args:
         models: how many there are of the code.
@@ -115,7 +117,8 @@ class Queue:
     def __init__(self, models: int, most: int, exclusive: bool, cost: CostModel):
         self.models, self.most, self.exclusive, self.cost = models, most, exclusive, cost
         self.late = False
-        self.overhead = self.pace = self.spare = 0.0
+        self.overhead = self.pace = 0.0
+        self._spare = 0.0, 0.0  # seconds of the smallest launch, and of one of as many as do best
         self._observed = 0
         self._waiting: list[Turn] = []
         self._aside: list[Turn] = []
@@ -135,7 +138,13 @@ class Queue:
         widest = min(self.limit, self.models) if self.exclusive else self.limit
         best = min((s / n for n, s in zip(self.cost.counts, self.cost.seconds, strict=True) if n <= widest), default=0.0)
         self.pace = best + self.overhead if best else 0.0
-        self.spare = self.pace * widest
+        self._spare = self.expected(1), self.pace * widest
+
+    def spare(self, deadline: float) -> float:
+        """Seconds before a deadline at which a request should have its turn: what a launch of many takes, or half of the
+        deadline, for launches of fewer are made where others would take too long."""
+        least, whole = self._spare
+        return max(least, min(whole, SPARED * deadline))
 
     @property
     def limit(self) -> int:

@@ -94,7 +94,7 @@ def simulate(
             request, queue = coming[place]
             place += 1
             room = backlog.room(request.arrived, request.deadline - request.arrived, length)
-            if request.strict and room < queue.spare and any(map(Queue.first, like)):
+            if request.strict and room < queue.spare(request.deadline - request.arrived) and any(map(Queue.first, like)):
                 refused += 1
                 now += refusal
                 continue

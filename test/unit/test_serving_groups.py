@@ -117,7 +117,7 @@ def test_those_for_which_there_is_no_room_are_refused_at_once(programs):
         gate.set()
         assert all(isinstance(one, Tensor) for one in told.wait()[:5])
         family = engine._all[0]
-        family.pace, family.spare = 0.001, 0.008  # seconds
+        family.pace, family._spare = 0.001, (0.008, 0.008)  # seconds
         gate, told = engine.hold(x), Told(5)
         engine._backlog.free = 0.0
         engine.submit_many([("a", (x,))] * 5, told, deadline=0.0105)

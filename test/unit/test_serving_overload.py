@@ -56,7 +56,7 @@ def test_a_load_beyond_what_launches_do_costs_what_comes_too_late(
     peak = 32 / longest
     found = simulate([queue(cost)], times * peak, 20_000, deadline=launches * longest)
     assert found.goodput > share * peak
-    assert found.refused + found.expired + len(found.latencies) == 20_000 and found.expired < 400
+    assert found.refused + found.expired + len(found.latencies) == 20_000 and found.expired < 1000
 
 
 @pytest.mark.parametrize("times", [1.2, 2.0, 4.0])
