@@ -3,12 +3,10 @@
     python -m bench.compiled_call_cost [--device cpu] [--json FILE] [--profile] [--models NAME...]
 
 The least of many rounds counts, in turns: other work on the machine only adds. One thread; calls follow each other without
-waiting for the device. `eager` is the model itself, `Dynamo` the model captured and run by PyTorch (backend "eager"): what that
-costs over `eager` are PyTorch's guards.
+waiting for the device. `eager` is the model itself; `guards` the model captured by a backend whose function gives what it gave
+at first: what every backend's call costs. On the host a call's arithmetic is part of all others.
 
 With `--models` the calls are those of models of libraries (`bench/library_models.py`; in bf16 on a GPU), with many weights.
-There `guards` is the model captured by a backend whose function gives what it gave at first: what every backend's call costs.
-On the host a call's arithmetic is part of all others.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 import kitsune_mlir
-from bench import host
+from bench import host, sizes
 from bench.timing import environment
 from kitsune_mlir.dynamo import kitsune
 
@@ -62,19 +60,14 @@ def microseconds(calls: dict[str, Callable[[], Any]], rounds: int = ROUNDS, each
     return least
 
 
-def compiled(backend: str, model: nn.Module, x: Tensor, changing: bool = False) -> Callable[[], Any]:
-    """A call of the model through torch.compile, as a function of its own that Dynamo knows nothing else of.
+def compiled(backend: Any, model: nn.Module, x: Tensor, changing: bool = False) -> Callable[[], Any]:
+    """A call of the model through torch.compile.
 
     Args:
         changing: it is compiled for any number of rows.
     """
-
-    def function(x: Tensor) -> Tensor:
-        return model(x)
-
-    options: dict[str, Any] | None = {"threads": 1, "guard": False} if backend == "kitsune" else None
-    # The function itself: a copy of the source that is not installed has no name that PyTorch finds it by.
-    fast = torch.compile(function, backend=kitsune if backend == "kitsune" else backend, dynamic=changing, options=options)
+    options: dict[str, Any] | None = {"threads": 1, "guard": False} if backend is kitsune else None
+    fast = torch.compile(sizes.apart(model), backend=backend, dynamic=changing, options=options)
     for rows in (2, 3) if changing else ():
         fast(torch.cat([x, x])[: len(x) + rows])
     fast(x)
@@ -88,12 +81,12 @@ def measure(device: str, profile: bool = False) -> dict[str, float]:
     with torch.no_grad():
         program = kitsune_mlir.compile(model, (x,), options={"threads": 1})
         calls: dict[str, Callable[[], Any]] = {"eager": lambda: model(x), "program": lambda: program(x)}
-        names = {"Dynamo": "eager", "kitsune": "kitsune", "Inductor": "inductor"}
+        # The function itself: a copy of the source that is not installed has no name that PyTorch finds it by.
+        names = {"guards": repeated, "kitsune": kitsune, "Inductor": "inductor"}
         calls |= {name: compiled(backend, model, x) for name, backend in names.items()}
-        names.pop("Dynamo")
         calls |= {f"{name}, any rows": compiled(backend, model, x, True) for name, backend in names.items()}
         if profile:
-            _profile(calls["kitsune"])
+            _profile(calls["kitsune, any rows"])
         return microseconds(calls)
 
 
@@ -177,8 +170,8 @@ def main() -> int:
     for name, value in found.items():
         print(f"{name:20s} {value:6.2f} us")
     over, any_rows = found["kitsune"] - found["program"], found["kitsune, any rows"] - found["program"]
-    guards = found["Dynamo"] - found["eager"]
-    print(f"over the program: {over:.2f} us ({any_rows:.2f} for any rows), of which Dynamo's {guards:.2f}")
+    guards = f"{found['guards']:.2f} ({found['guards, any rows']:.2f})"
+    print(f"over the program: {over:.2f} us ({any_rows:.2f} for any rows), of which PyTorch's {guards}")
     if given.json is not None:
         record = {"environment": about, "command": "python -m bench.compiled_call_cost", "microseconds": found}
         given.json.write_text(json.dumps(record, indent=1) + "\n")

@@ -19,7 +19,7 @@ from kitsune_mlir.frontend.aten import sized_table
 from kitsune_mlir.frontend.rows import Axis, Rows, rows_of
 from kitsune_mlir.frontend.rows.axes import size_at
 from kitsune_mlir.sized.known import Known, exact_key
-from kitsune_mlir.sized.padded import PaddedCall, values_of
+from kitsune_mlir.sized.padded import PaddedCall, reader, values_of
 
 __all__ = ["Specialized", "is_symbolic"]
 
@@ -64,7 +64,7 @@ class Specialized:
     ):
         self._gm, self._compile, self._options = gm, compile, options or GraphOptions()
         self.known = known or Known(input_sizes(gm))
-        self._places = self.known.places
+        self._places, self._values = self.known.places, reader(self.known.places)
         self._fits: dict[tuple[int, ...], PaddedCall] = {}
         self._groups: dict[Any, Buckets] = {}
         self._variants = 0
@@ -104,7 +104,7 @@ class Specialized:
         """The graph's outputs."""
         values: tuple[int, ...] = ()
         if self.known.names:
-            values = values_of(self._places, args)
+            values = self._values(args)
             run = self._fits.get(values)
             if run is not None:
                 return run(values, args)

@@ -80,7 +80,7 @@ def as_inference(run: Callable[..., Any], changing: Sequence[tuple[int, Collecti
             it does not take one for a size that stays, as a cache that grows is an input of the next call.
     """
     autocast = torch._C._is_any_autocast_enabled()
-    inner = _telling(run, changing) if changing else run
+    told = [(n, {*dims}) for n, dims in changing]
 
     def call(*args: Any) -> Any:
         grad = torch.is_grad_enabled()
@@ -89,20 +89,12 @@ def as_inference(run: Callable[..., Any], changing: Sequence[tuple[int, Collecti
         try:
             if autocast:
                 with torch._C._DisableAutocast():
-                    return inner(*args)
-            return inner(*args)
+                    outputs = run(*args)
+            else:
+                outputs = run(*args)
         finally:
             if grad:
                 torch._C._set_grad_enabled(True)
-
-    return call
-
-
-def _telling(run: Callable[..., Any], changing: Sequence[tuple[int, Collection[int]]]) -> Callable[..., Any]:
-    told = [(n, {*dims}) for n, dims in changing]
-
-    def call(*args: Any) -> Any:
-        outputs = run(*args)
         for n, dims in told:
             outputs[n]._dynamo_weak_dynamic_indices = dims.copy()
         return outputs

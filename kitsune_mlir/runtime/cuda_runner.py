@@ -18,6 +18,7 @@ class CudaRunner:
         device: "cuda:0", or whichever device it is loaded on.
         executor: what launches: a `CudaExecutor`, or a `CudaSequence` of several; for requests a `CudaRequests` or
             `CudaRequestKernels`.
+        run: launches once, with pointers, on the caller's stream; returns at once.
         most_requests: of a launch (option `requests`).
     """
 
@@ -32,10 +33,7 @@ class CudaRunner:
             self.executor = (CudaRequestKernels if self.most_requests > 1 else CudaSequence)(kernels, ordinal)
         else:
             self.executor = (CudaRequests if self.most_requests > 1 else CudaExecutor)(*kernels[0], ordinal)
-
-    def run(self, pointers: Sequence[int], stream: int) -> None:
-        """Launch once on the caller's stream; returns at once."""
-        self.executor.run(pointers, stream)
+        self.run = self.executor.run
 
     def run_requests(self, rows: Sequence[Sequence[int]], stream: int) -> list[KitsuneError | None]:
         """Launch once for several requests on the caller's stream; returns at once."""

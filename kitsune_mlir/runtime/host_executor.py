@@ -26,6 +26,7 @@ _HANDOFF_SECONDS = 100e-6  # a run shorter than this is over before a helper has
 _TRIALS = 4  # runs that are timed to find out
 _MOST_COUNTS = 4096  # sets of counts of which it is held what they leave out
 _MOST_TILES = (1 << 31) - (1 << 16)  # their counter has 32 bits, and each worker takes one number too many
+_memset, _memmove, _at = ctypes.memset, ctypes.memmove, ctypes.c_int64.from_address
 _HUGE = 4 << 20  # workspaces from this size on ask the system for large pages
 
 
@@ -58,24 +59,46 @@ class HostExecutor:
         self.code = code
         self.threads = min(threads or _processors(), max(1, code.task_count))
         self._loaded = code.load()
-        self._free: dict[int, list[_Workspace]] = {}  # by how many requests they have room for
-        self._cuts = _Cuts(code)
+        self._free: dict[int, list[_Workspace]] = {1: []}  # by how many requests they have room for
+        self._cuts = _Cuts(code) if code.cut else None
         self._trials: dict[tuple[int, int], _Trials] = {}
+        self._alone: set[int] = set()  # of how many places are needed (`_Cuts.of`): runs that are known to take one thread
+        self._call, self._ready, self._count = self._loaded.call, self._free[1], code.arguments - 1
 
-    def run(self, pointers: Sequence[int]) -> None:
+    def run(self, pointers: Sequence[int], stream: int = 0) -> None:
         """Run the program once and return when every tile is done.
 
         Args:
             pointers: addresses of the inputs, then of the results, in the order of the program's arguments (without the
                 arena). Each points to contiguous elements that stay alive and unmoved during the call.
+            stream: ignored.
 
         Raises:
             ArgumentError: the number of pointers is wrong.
             KitsuneError: an assertion of the program failed; the message is the assertion's. Results are undefined then.
         """
-        (problem,) = self.run_requests([pointers])
-        if problem is not None:
-            raise problem
+        # In one function: while torch.compile's hook is there, a call of a Python function takes several times as long.
+        try:
+            words, size, needed = (None, 0, 0) if self._cuts is None else self._cuts.of(pointers)
+            workspace = self._ready.pop() if needed in self._alone and len(pointers) == self._count else None
+        except IndexError:
+            workspace = None
+        if workspace is None:
+            (problem,) = self.run_requests([pointers])
+            if problem is not None:
+                raise problem
+            return
+        try:
+            _memset(workspace.control, 0, workspace.control_bytes)
+            workspace.pointers[: self._count] = pointers
+            if words is not None:
+                _memmove(workspace.control + workspace.control_bytes - size, words, size)
+            self._call(workspace.address, workspace.control, workspace.scratch, 1)
+            number = workspace.error.value
+        finally:
+            self._ready.append(workspace)
+        if number:
+            raise self._problem(number)
 
     def run_requests(self, rows: Sequence[Sequence[int]]) -> list[KitsuneError | None]:
         """Run the program for several requests at once, tile by tile of each task, and return when every tile is done.
@@ -104,11 +127,13 @@ class HostExecutor:
             workspace = _Workspace(self.code, self.threads, room)
         try:
             workspace.prepare(rows)
-            share = room, self._cuts.leave_out(rows, workspace) if self.code.cut else 0
+            share = room, self._cuts.leave_out(rows, workspace) if self._cuts is not None else 0
             trials = self._trials.get(share)
             if trials is None:
                 trials = self._trials.setdefault(share, _Trials(self.threads))
             self._run(workspace, trials)
+            if room == 1 and trials.alone:
+                self._alone.add(share[1])
             errors = workspace.errors
             return [self._problem(errors[request].value) if errors[request].value else None for request in range(len(rows))]
         finally:
@@ -152,6 +177,11 @@ class _Trials:
         return self._left <= 0
 
     @property
+    def alone(self) -> bool:
+        """Whether it is known that one thread does."""
+        return self.over and not self._settled
+
+    @property
     def together(self) -> bool:
         """Whether the next run is one of all threads: of the trials the first one is."""
         return self._settled and (self.over or self._left == _TRIALS)
@@ -173,28 +203,31 @@ class _Cuts:
     def __init__(self, code: HostCode):
         self._tasks = code.cut
         self._counts = sorted({count for task in code.cut for count in task.counts})
-        self._known: dict[tuple[int, ...], tuple[Any, int]] = {}
+        self._known: dict[tuple[int, ...], tuple[Any, int, int]] = {}
 
     def leave_out(self, rows: Sequence[Sequence[int]], workspace: _Workspace) -> int:
         """Write the words of each request's control block; how many places are needed in all, as a power of two."""
         total = 0
         for request, pointers in enumerate(rows):
-            words, needed = self._of(pointers)
-            workspace.write_last(request, words)
-            total += needed
-        return total.bit_length()
+            words, size, needed = self.of(pointers)
+            workspace.write_last(request, words, size)
+            total = max(total, needed)
+        return total + (len(rows) - 1).bit_length()
 
-    def _of(self, pointers: Sequence[int]) -> tuple[Any, int]:
-        """The last words of the control block; and how many places are needed."""
-        values = tuple(ctypes.c_int64.from_address(pointers[count]).value for count in self._counts)
-        known = self._known.get(values)
-        if known is None:
-            counts = dict(zip(self._counts, values, strict=True))
-            words = [task.left_out(counts) for task in self._tasks]
-            needed = sum(task.extent - word for task, word in zip(self._tasks, words, strict=True))
-            if len(self._known) >= _MOST_COUNTS:
-                self._known.clear()
-            known = self._known[values] = (ctypes.c_int32 * len(words))(*words), needed
+    def of(self, pointers: Sequence[int]) -> tuple[Any, int, int]:
+        """The last words of the control block, their bytes, and how many places are needed, as a power of two."""
+        values: Any = ()
+        for count in self._counts:
+            values = (*values, _at(pointers[count]).value)
+        return self._known.get(values) or self._found(values)
+
+    def _found(self, values: tuple[int, ...]) -> tuple[Any, int, int]:
+        counts = dict(zip(self._counts, values, strict=True))
+        words = [task.left_out(counts) for task in self._tasks]
+        needed = sum(task.extent - word for task, word in zip(self._tasks, words, strict=True))
+        if len(self._known) >= _MOST_COUNTS:
+            self._known.clear()
+        known = self._known[values] = (ctypes.c_int32 * len(words))(*words), 4 * len(words), needed.bit_length()
         return known
 
 
@@ -203,6 +236,9 @@ class _Workspace:
 
     Attributes:
         errors: for each request the number of its first failed assertion, 0 for none.
+        control, control_bytes: address of the control blocks, and bytes of each.
+        pointers, address: of all requests, and where they lie.
+        scratch, error: of the first worker, and of the first request.
     """
 
     def __init__(self, code: HostCode, threads: int, room: int):
@@ -213,33 +249,33 @@ class _Workspace:
         # One block of zero pages: memory that no worker touches is never given by the system.
         self._memory = (ctypes.c_uint8 * size).from_buffer(_anonymous(size))
         base = -(-ctypes.addressof(self._memory) // _PAGE) * _PAGE
-        self._control, self._control_bytes = base, code.control_bytes
+        self.control, self.control_bytes = base, code.control_bytes
         self._scratch = [base + control + room * arena + i * scratch for i in range(threads)]
         self._row = code.arguments
-        self._pointers = (ctypes.c_void_p * (room * self._row))()
+        self.pointers = (ctypes.c_void_p * (room * self._row))()
         for request in range(room):
-            self._pointers[(request + 1) * self._row - 1] = base + control + request * arena
-        self._row_address = ctypes.addressof(self._pointers)
+            self.pointers[(request + 1) * self._row - 1] = base + control + request * arena
+        self.address = ctypes.addressof(self.pointers)
         self.errors = [ctypes.c_int32.from_address(base + n * code.control_bytes + _ERROR_OFFSET) for n in range(room)]
+        self.scratch, self.error = self._scratch[0], self.errors[0]
         self._requests = 0
 
     def prepare(self, rows: Sequence[Sequence[int]]) -> None:
         """Zero the control blocks, and write the pointers."""
         self._requests = len(rows)
-        ctypes.memset(self._control, 0, self._requests * self._control_bytes)
+        _memset(self.control, 0, self._requests * self.control_bytes)
         start, count = 0, self._row - 1
         for pointers in rows:
-            self._pointers[start : start + count] = pointers
+            self.pointers[start : start + count] = pointers
             start += self._row
 
-    def write_last(self, request: int, words: Any) -> None:
-        """Write the last words of a request's control block."""
-        size = ctypes.sizeof(words)
-        ctypes.memmove(self._control + (request + 1) * self._control_bytes - size, words, size)
+    def write_last(self, request: int, words: Any, size: int) -> None:
+        """Write the last words of a request's control block, so many bytes."""
+        _memmove(self.control + (request + 1) * self.control_bytes - size, words, size)
 
     def work(self, call: Any, worker: int) -> None:
         """Take tiles until there are none, as the worker with this number."""
-        call(self._row_address, self._control, self._scratch[worker], self._requests)
+        call(self.address, self.control, self._scratch[worker], self._requests)
 
 
 class _Share:

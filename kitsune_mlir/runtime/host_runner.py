@@ -22,16 +22,17 @@ MOST = 1 << 48
 
 
 class HostRunner:
-    """The host's side of `Program`."""
+    """The host's side of `Program`.
+
+    Attributes:
+        run: runs once, with pointers; returns when all is done. A stream is ignored.
+    """
 
     device = "cpu"
 
     def __init__(self, code: HostCode, threads: int | None = None):
         self._executor = HostExecutor(code, threads=threads)
-
-    def run(self, pointers: Sequence[int], stream: int) -> None:
-        """Run once; returns when all is done. `stream` is ignored."""
-        self._executor.run(pointers)
+        self.run = self._executor.run
 
     def run_requests(self, rows: Sequence[Sequence[int]], stream: int) -> list[KitsuneError | None]:
         """Run for several requests; returns when all is done. `stream` is ignored."""

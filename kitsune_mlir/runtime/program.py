@@ -135,7 +135,8 @@ class Program:
         if takers and (output := self._taken(args, kwargs)) is not NotImplemented:
             return output
         if self._quick is not None and not kwargs:
-            self._copies.refresh()
+            if self._always is None:
+                self._copies.refresh()
             output = self._quick(args)
             if output is not None:
                 return output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,8 +14,9 @@ from torch import Tensor
 from kitsune_mlir.sized.expressions import Size, size_at
 from kitsune_mlir.sized.padded_input import PaddedInput, copied
 from kitsune_mlir.sized.restride import same_strides, with_strides
+from kitsune_mlir.sized.taker import taker
 
-__all__ = ["PaddedCall", "PaddedResult", "Place", "values_of"]
+__all__ = ["PaddedCall", "PaddedResult", "Place", "reader", "values_of"]
 
 MOST_CUTS = 4096
 """Sets of sizes of which it is held how results are cut."""
@@ -26,6 +28,13 @@ Place = tuple[int, int | None, int]
 def values_of(places: Mapping[str, Place], args: Sequence[Any]) -> tuple[int, ...]:
     """The values of symbols in a call."""
     return tuple([(args[n] if dim is None else args[n].shape[dim]) // times for n, dim, times in places.values()])
+
+
+def reader(places: Mapping[str, Place]) -> Callable[[Sequence[Any]], tuple[int, ...]]:
+    """What `values_of` does, of the arguments of many calls, given as a tuple."""
+    if all(dim is None and times == 1 for _, dim, times in places.values()):
+        return taker([n for n, _, _ in places.values()])  # type: ignore[return-value]
+    return functools.partial(values_of, places)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +128,7 @@ class PaddedCall:
         device: torch.device,
     ):
         self.sizes, self.names, self.inputs, self.results = dict(sizes), tuple(names), dict(inputs), tuple(results)
-        self.taken = tuple(taken)
+        self.taken, self._take = tuple(taken), taker(taken)
         self.numbers, self.counted, self.run, self.rest, self.device = tuple(numbers), tuple(counted), run, rest, device
         self._changed = list(self.inputs.items())
         self._together = device.type == "cuda" and len(self._changed) > 1
@@ -154,9 +163,14 @@ class PaddedCall:
             for n, value in self._changed:
                 given[n] = value(given[n])
         if len(given) != len(self.taken):
-            given = [given[n] for n in self.taken]
-        counted = [self._count(n) for n in counts]
-        results = [how(value) for value, how in zip(self.run(*given, *counted), outputs, strict=True)]
+            given = [*self._take(given)]
+        # Loops and no comprehensions: those are functions, slow to call while torch.compile's hook is there.
+        for n in counts:
+            count = self._counts.get(n)
+            given.append(self._count(n) if count is None else count)
+        results = []
+        for value, how in zip(self.run(*given), outputs, strict=True):
+            results.append(how(value))
         return results if self.rest is None else self.rest(*args, *numbers, *results)
 
     def _cut(self, values: Mapping[str, int]) -> Any:

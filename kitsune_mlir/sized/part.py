@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence, Set
-from operator import is_, itemgetter
+from operator import is_
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from kitsune_mlir.runtime.results import inverse, strides
 from kitsune_mlir.runtime.signature import Output
 from kitsune_mlir.runtime.weights import WeightCopy
 from kitsune_mlir.sized.restride import same_strides, with_strides, without_views
+from kitsune_mlir.sized.taker import taker
 
 __all__ = ["Part"]
 
@@ -61,7 +62,7 @@ class Part(torch.nn.Module):
         self._weights = [n for n, name in enumerate(names) if name in weights & used]
         self._names = [names[n] for n in self._weights]
         given = [n for n, name in enumerate(names) if name not in weights]
-        self._take_weights, self._take_given = _taker(self._weights), _taker(given)
+        self._take_weights, self._take_given = taker(self._weights), taker(given)
         self._orders = [(n, order) for n, order in enumerate(orders) if order is not None]
         # Read and replaced as one, for calls of several threads; nothing is there yet.
         self._last: tuple[list[int] | None, Program] = (None, program)
@@ -70,7 +71,7 @@ class Part(torch.nn.Module):
 
     def forward(self, *args: Tensor) -> Sequence[Tensor]:
         """The outputs."""
-        program = self.program
+        program, given = self.program, args
         if self._weights:
             weights = self._take_weights(args)
             # Not whether they are the same objects: `parameter.data = other` changes what one is.
@@ -78,10 +79,10 @@ class Part(torch.nn.Module):
             known, program = self._last
             if pointers != known:
                 program = self._bind(weights, pointers)
-            args = self._take_given(args)
+            given = self._take_given(args)
         if self._orders:
-            args = self._ordered(args)
-        results = program(*args)
+            given = self._ordered(given)
+        results = program(*given)
         if self._as_is:
             return results
         with without_views():  # an output that autograd takes for a view may not be changed in place
@@ -116,13 +117,13 @@ class Part(torch.nn.Module):
         """Of the weights of the last call, those that are copied or derived."""
         return self._last[1].copies
 
-    def _ordered(self, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _ordered(self, args: Sequence[Tensor]) -> Sequence[Tensor]:
         given = list(args)
         for n, order in self._orders:
             given[n] = given[n].permute(order)
-        return tuple(given)
+        return given
 
-    def _bind(self, weights: tuple[Tensor, ...], pointers: list[int]) -> Program:
+    def _bind(self, weights: Sequence[Tensor], pointers: list[int]) -> Program:
         """The program with other weights; those that are no more, or lie elsewhere now, are let go."""
         key = tuple(pointers)
         with self._lock:
@@ -149,15 +150,6 @@ class _Bound:
         """Whether one of its tensors is no more, or all are the others', which lie elsewhere now."""
         own = [ref() for ref in self.tensors]
         return any(tensor is None for tensor in own) or all(map(is_, own, others))
-
-
-def _taker(numbers: Sequence[int]) -> Any:
-    """Takes arguments by number, as a tuple."""
-    if not numbers:
-        return lambda args: ()
-    if len(numbers) == 1:
-        return lambda args: (args[numbers[0]],)
-    return itemgetter(*numbers)
 
 
 def _maker(
