@@ -23,10 +23,13 @@ LITTLE = 1.25
 """By how much a program for larger sizes may be slower, and be compiled in their place."""
 MANY_ROWS = 512
 """Rows of a product from which on time grows with them on a GPU."""
-SHARES = (0.7, 0.5, 0.35, 0.25)
-"""Of the rows of such a program those of its variants: tiles of many rows take as long for one."""
+SHARE, MOST_VARIANTS = 0.7, 6
+"""Of the rows of such a program those of the next variant, or fewer, so that so many reach down to MANY_ROWS: tiles of many
+rows take as long for one."""
 FEWEST_ROWS = (128, 64, 32, 16, 8)
 """Rows of the variants of other programs: f32 products of 128 rows take 2.5 times as long as those of 3."""
+SLACK = 1.3
+"""How many more rows a variant has than a call showed beside its most ones: 4 edges a node in one are 3 in another."""
 MOST_BYTES = 1 << 24
 """Of inputs and results together, up to which sizes grow where programs leave out what is behind valid rows: results are
 allocated as long as they may be, and memory of more than 32 MiB is given back to the system after each call on the host."""
@@ -64,12 +67,24 @@ class Buckets:
         self.varied = varied and not sizes
         self.known: list[dict[str, int]] = []
 
-    def variants(self, sizes: Mapping[str, int]) -> list[dict[str, int]]:
-        """Smaller sizes, falling, that are compiled with a program for these."""
-        rows = self._rows(sizes)
-        shares = SHARES if rows > MANY_ROWS else [fewer / rows for fewer in FEWEST_ROWS if fewer < rows]
-        each = [{name: max(2, math.ceil(size * share)) for name, size in sizes.items()} for share in shares]
-        distinct = {tuple(fewer.values()): fewer for fewer in each if self.varied and fewer != dict(sizes)}
+    def variants(self, sizes: Mapping[str, int], values: Mapping[str, int]) -> list[dict[str, int]]:
+        """Smaller sizes, falling, that are compiled with a program for these.
+
+        Args:
+            values: of the call that it is compiled for: sizes keep about its proportions.
+        """
+        if not self.varied:
+            return []
+        rows, shown = self._rows(sizes), self._rows(values)
+        most = max(values, key=lambda name: values[name] * self._weights.get(name, 1))
+        share = min(SHARE, (MANY_ROWS / rows) ** (1 / MOST_VARIANTS))
+        many = [n for k in range(1, MOST_VARIANTS + 1) if (n := rows * share**k) > MANY_ROWS]
+        distinct: dict[tuple[int, ...], dict[str, int]] = {}
+        for fewer in many or [n for n in FEWEST_ROWS if n < rows]:
+            each = {name: n * fewer / shown * (1 if name == most else SLACK) for name, n in values.items()}
+            found = {name: min(size, max(2, math.ceil(each[name] - 1e-6))) for name, size in sizes.items()}
+            if found != dict(sizes):
+                distinct[tuple(found.values())] = found
         return list(distinct.values())
 
     def _rows(self, sizes: Mapping[str, int]) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from kitsune_mlir.dynamo.buckets import GPU_ROWS, Buckets
 from kitsune_mlir.dynamo.graph_options import GraphOptions
 from kitsune_mlir.dynamo.padding import Padded, input_sizes, split
+from kitsune_mlir.dynamo.partition import is_view
 from kitsune_mlir.dynamo.report import logger
 from kitsune_mlir.dynamo.size_cost import cost_of, given_bytes_of, idle_cost_of
 from kitsune_mlir.dynamo.strides import without_empty_views
@@ -97,8 +98,11 @@ class Specialized:
         if self.known.names:
             without_empty_views(self._gm.graph)
             self._halves = split(self._gm)
-        every = not every_size_may_change() or len(self.known.names) == 1 or self._options.buckets
-        self._changing.update(name for name in self.known.names if every or self._is_rows(name))
+        every, alone = not every_size_may_change() or self._options.buckets, len(self.known.names) == 1
+        for name in self.known.names:
+            dimensions = self._dimensions(name)
+            if every or (alone and dimensions) or dimensions == {0} or self._is_rows(name):
+                self._changing.add(name)
 
     def __call__(self, *args: Any) -> Any:
         """The graph's outputs."""
@@ -164,7 +168,8 @@ class Specialized:
         key = tuple(sizes.values())
         run = self.known.larger.get(key)
         if (run is None or not run.serves(values)) and not self._is_full():
-            smaller = [{**sizes, **fewer} for fewer in group.variants({name: sizes[name] for name in names})]
+            both = [{name: one[name] for name in names} for one in (sizes, values)]
+            smaller = [{**sizes, **fewer} for fewer in group.variants(*both)]
             for number, own in enumerate([sizes, *smaller]):
                 try:
                     one = Padded(self._halves, self._rows, own, names, args)
@@ -208,6 +213,14 @@ class Specialized:
         assert self._rows is not None and self._halves is not None
         axes = [self._rows.axes[node.name] for node in self._halves.given]
         return bool(axes) and all(each and name in each[0].symbols for each in axes) and self._leaves_out((name,))
+
+    def _dimensions(self, name: str) -> set[int]:
+        """Dimensions of computed values that a symbol counts: of nodes and of edges it is the outermost alone, and such sizes
+        change if anything does; of the columns that each are another table's indices there is none."""
+        assert self._rows is not None
+        computed = [node for node in self._gm.graph.nodes if node.op == "call_function" and not is_view(node)]
+        each = [self._rows.axes.get(node.name, ()) for node in computed]
+        return {n for axes in each for n, axis in enumerate(axes) if isinstance(axis, Axis) and name in axis.symbols}
 
     def _leaves_out(self, names: Sequence[str]) -> bool:
         """Whether programs need not compute what is behind valid rows: each row is for itself, and stands outermost."""

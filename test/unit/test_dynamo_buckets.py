@@ -61,16 +61,23 @@ def test_buckets_that_cost_nothing():
 def test_variants_for_fewer_rows():
     """Of many rows for shares of them, of few for numbers of rows that take other tiles; none where a user says the sizes."""
     varied = Buckets({"samples": 16}, {}, 8.0, varied=True)
-    assert [sizes["samples"] for sizes in varied.variants({"samples": 256})] == [180, 128, 90, 64]
-    assert [sizes["samples"] for sizes in varied.variants({"samples": 32})] == [8, 4, 2]
-    assert varied.variants({"samples": 2}) == []
+    assert [sizes["samples"] for sizes in varied.variants({"samples": 256}, {"samples": 200})] == [180, 126, 88, 62, 44]
+    assert [sizes["samples"] for sizes in varied.variants({"samples": 32}, {"samples": 3})] == [8, 4, 2]
+    assert varied.variants({"samples": 2}, {"samples": 2}) == []
+    for plain in (Buckets({}, {}, 8.0), Buckets({}, {}, 8.0, [512], varied=True)):
+        assert plain.variants({"n": 512}, {"n": 512}) == []
+
+
+def test_variants_keep_proportions():
+    """Of several sizes that of most rows decides, and others are as large beside it as in the call, with some room."""
     graph = Buckets({}, {}, 8.0, varied=True)
-    assert graph.variants({"nodes": 4096, "edges": 30001})[1::2] == [
-        {"nodes": 2048, "edges": 15001},
-        {"nodes": 1024, "edges": 7501},
-    ]
-    assert graph.variants({"nodes": 64, "edges": 128}) == [{"nodes": n // 2, "edges": n} for n in (64, 32, 16, 8)]
-    assert Buckets({}, {}, 8.0).variants({"n": 512}) == Buckets({}, {}, 8.0, [512], varied=True).variants({"n": 512}) == []
+    many = graph.variants({"nodes": 4096, "edges": 32768}, {"nodes": 4096, "edges": 15000})
+    assert [sizes["edges"] for sizes in many] == [16384, 8192, 4096, 2048, 1024]
+    assert many[0]["nodes"] == 4096  # no more than the program has
+    assert all(1.3 <= sizes["nodes"] * 15000 / sizes["edges"] / 4096 < 1.31 for sizes in many[1:])
+    few = graph.variants({"nodes": 512, "edges": 512}, {"nodes": 8, "edges": 28})
+    assert few == [{"nodes": n, "edges": m} for n, m in ((48, 128), (24, 64), (12, 32), (6, 16), (3, 8))]
+    assert graph.variants({"nodes": 64, "edges": 512}, {"nodes": 500, "edges": 2})[0] == {"nodes": 64, "edges": 2}
 
 
 @pytest.mark.parametrize("reads", [0, 1])

@@ -38,6 +38,26 @@ def test_a_call_takes_the_smallest_that_holds_it():
     assert len(graph.known.larger) > shapes.MOST_PROGRAMS and not graph._is_full()
 
 
+def test_a_graph_network_has_them_from_its_first_call_on():
+    """Nodes and edges change if anything does; columns of indices, each of which is another table's, do not."""
+    torch._dynamo.reset()
+    backend = Watched()
+
+    def model(nodes, edges, tables):
+        source, target = edges
+        sent = torch.tanh(nodes[source] @ W)
+        return torch.zeros(len(nodes), 5).index_add(0, target, sent) + nodes[tables[:, 0]] @ W - nodes[tables[:, 1]] @ W
+
+    compiled = torch.compile(model, backend=backend, dynamic=True)
+    for count in (1000, 8, 9, 300, 999, 3):
+        x = R(count, 7), torch.randint(0, count, (2, 3 * count + count // 2)), torch.randint(0, count, (count, 3))
+        same(compiled(*x), model(*x))
+    (graph,) = backend.graphs
+    assert not graph.known.exact and len(graph.known.larger) - graph._variants == 2
+    assert {sizes[2:] for sizes in graph.known.larger} == {(7, 3)}  # features and columns
+    assert len(graph.known.larger) > 8
+
+
 def test_they_are_saved_with_it(tmp_path):
     torch._dynamo.reset()
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
