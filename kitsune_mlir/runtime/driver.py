@@ -21,6 +21,7 @@ __all__ = [
     "driver",
     "free",
     "load",
+    "loaded_apart",
     "resident_clusters",
     "written_apart",
 ]
@@ -220,6 +221,12 @@ def written_apart(size: int, data: Callable[[int], np.ndarray]) -> int:
         host = np.ascontiguousarray(data(address))
         call("cuMemcpyHtoDAsync", address, host.ctypes.data, host.nbytes, stream)
     return address
+
+
+def loaded_apart(device: Device, code: bytes, name: str, threads: int) -> Function:
+    """As `load`, of a kernel without shared memory. In a capture too, as `cleared_apart`."""
+    with device.current(), _apart():
+        return _load(device, code, name, threads, 0)
 
 
 def free(address: int) -> None:

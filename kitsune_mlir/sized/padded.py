@@ -131,7 +131,7 @@ class PaddedCall:
         self.taken, self._take = tuple(taken), taker(taken)
         self.numbers, self.counted, self.run, self.rest, self.device = tuple(numbers), tuple(counted), run, rest, device
         self._changed = list(self.inputs.items())
-        self._together = device.type == "cuda" and len(self._changed) > 1
+        self._together = device.type == "cuda" and bool(self._changed)
         self._counts: dict[int, Tensor] = {}
         self._cuts: dict[tuple[int, ...], Any] = {}
 

@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kitsune_mlir.runtime.copy_kernel import MOST_BYTES, MOST_COPIES, Copy, copy_all
+
 __all__ = ["PaddedInput", "copied"]
 
-Place = tuple[Tensor, Tensor | None, Sequence[Tensor] | None]
+Pieces = tuple[int, int, int, int]
+"""Address, bytes of a piece, how many there are, bytes from one to the next: all of `Copy` but where they come from."""
+Place = tuple[Tensor, Tensor | None, Pieces | None]
 
-MOST_PIECES = 8
-"""Of an input, up to which it is copied with others."""
-MOST_BYTES = 1 << 15
-"""Of a piece, up to which it is: one block copies up to 65,536 elements then, which for 1,151 rows of 64 and 4,000 edges took
-4 us longer than two launches on an H100, and 1.5 us less for 8 and 30."""
 MOST_PARTS = 4096
 """Shapes of which a view of a buffer is kept, by thread."""
 
@@ -58,7 +57,7 @@ class PaddedInput:
 
     def place(self, arg: Tensor) -> Place:
         """As a call, with nothing copied: what the program is called with, where an input is to be copied to, and that place as
-        words in pieces that lie together, which those of a contiguous input are copied to; None where there is no such."""
+        pieces that those of a contiguous input are copied to; None where there is no such."""
         shape = arg.shape
         if shape == self.size and arg.stride() == self.stride:
             return arg, None, None
@@ -78,56 +77,46 @@ class PaddedInput:
         for dim, n in enumerate(arg.shape):
             if n != self.size[dim]:
                 part = part.narrow(dim, 0, n)
-        found = buffers[place, arg.shape] = whole, part, _words(part, _pieces(part))
+        found = buffers[place, arg.shape] = whole, part, _pieces(part)
         return found
 
 
 def copied(inputs: Sequence[tuple[PaddedInput, Tensor]]) -> list[Tensor]:
     """What a program is called with for several inputs on a GPU, where each copy is a launch: one copies what it can."""
-    found, to, of = [], list[Tensor](), list[Tensor]()
+    found, together = [], list[Copy]()
     for how, arg in inputs:
         whole, part, pieces = how.place(arg)
         found.append(whole)
         if part is None:
             continue
-        words = _words(arg, len(pieces)) if pieces is not None and arg.is_contiguous() else None
-        if pieces is None or words is None:
+        if pieces is None or not arg.is_contiguous() or arg.is_conj() or arg.is_neg():
             part.copy_(arg)
         else:
-            to += pieces
-            of += words
-    if to:
-        torch._foreach_copy_(to, of)  # type: ignore[attr-defined]
+            together.append((arg.data_ptr(), *pieces))
+    if together:
+        device = inputs[0][1].device.index or 0
+        stream = torch._C._cuda_getCurrentRawStream(device) if inputs[0][1].is_cuda else 0
+        for start in range(0, len(together), MOST_COPIES):
+            copy_all(together[start : start + MOST_COPIES], device, stream)
     return found
 
 
-def _pieces(part: Tensor) -> int:
-    """How many pieces that lie together, as its elements follow each other, a tensor has; 0 if its order is another."""
-    size, step = 1, 1
-    for n, stride in zip(reversed(part.shape), reversed(part.stride()), strict=True):
-        if n == 1:
-            continue
-        if stride < step:
-            return 0
-        if stride != size:  # a piece ends here
-            break
-        size, step = size * n, stride
-    return part.numel() // size if size else 0
-
-
-def _words(tensor: Tensor, pieces: int) -> Sequence[Tensor] | None:
-    """A tensor's memory as so many pieces of words of four bytes; None where it is not such, or in many."""
-    size = tensor.numel() * tensor.element_size()
-    if not 0 < pieces <= MOST_PIECES or size % (4 * pieces) or size > pieces * MOST_BYTES or tensor.data_ptr() % 4:
+def _pieces(part: Tensor) -> Pieces | None:
+    """Where elements of a contiguous tensor lie as this one holds them; None if not in pieces that are equally far apart."""
+    dims = [(n, stride) for n, stride in zip(part.shape, part.stride(), strict=True) if n != 1]
+    size = part.element_size()
+    piece, count, pitch = size, 1, 0
+    while dims and dims[-1][1] * size == piece:
+        piece *= dims.pop()[0]
+    if dims:
+        count, pitch = dims[-1][0], dims[-1][1] * size
+        for n, stride in reversed(dims[:-1]):
+            if stride * size != pitch * count:
+                return None
+            count *= n
+    if not 0 < piece * count < MOST_BYTES or (count > 1 and pitch < piece):
         return None
-    if tensor.dim() == 0 or tensor.stride(-1) != 1 or tensor.storage_offset() * tensor.element_size() % 4:
-        return None
-    if tensor.shape[-1] * tensor.element_size() % 4 or tensor.is_complex():
-        return None
-    try:
-        return tensor.view(torch.int32).view(pieces, -1).unbind(0)
-    except RuntimeError:  # pieces have other distances along other dimensions
-        return None
+    return part.data_ptr(), piece, count, pitch
 
 
 def _place(device: torch.device) -> tuple[int, int, int]:
