@@ -26,7 +26,7 @@ from kitsune_mlir.runtime.tensormap import encode
 from kitsune_mlir.runtime.timeline import Timeline
 from kitsune_mlir.runtime.torch_stream import torch_stream
 
-__all__ = ["CudaExecutor"]
+__all__ = ["CudaExecutor", "DeviceMemory"]
 
 KEPT_CAPTURES = 16
 """States of graph captures that are kept; torch keeps their memory for as long as the graph lives in any case."""
@@ -38,7 +38,7 @@ KEPT_MAPS = 256
 """Encoded tensor maps kept for one parameter of one state, most recently used last."""
 
 
-class _Memory:
+class DeviceMemory:
     """Device memory on a stream: from torch's caching allocator if torch is in use, else from the driver."""
 
     def __init__(self, size: int, device: Device, stream: int):
@@ -75,8 +75,8 @@ class _Lasting:
 class _State:
     """What the launches on one stream (or in one capture) share."""
 
-    workspace: _Memory | _Lasting
-    arena: _Memory
+    workspace: DeviceMemory | _Lasting
+    arena: DeviceMemory
     config: Config
     values: ctypes.Array  # the caller's pointers, then those to memory of the state, eight bytes each
     table: ctypes.Array  # addresses of all parameters, what the launch takes
@@ -230,7 +230,7 @@ class CudaExecutor:
                 f"({len(waiting)} blocks were waiting)"
             )
 
-    def arena(self, stream: int) -> _Memory:
+    def arena(self, stream: int) -> DeviceMemory:
         """The arena of the launches on a stream (of its capture, if it is being captured)."""
         with self.device.current():
             return self._state(stream).arena
@@ -305,9 +305,9 @@ class CudaExecutor:
         size, cleared = manifest.workspace_bytes(self.blocks), manifest.cleared_bytes
         # A debug build's run that hung leaves counts behind: there every replay begins with zeros.
         lasting = capturing and cleared > 0 and not manifest.debug
-        workspace = _Lasting(size) if lasting else _Memory(size, self.device, stream)
+        workspace = _Lasting(size) if lasting else DeviceMemory(size, self.device, stream)
         shared = self._before
-        arena = shared.arena(stream) if shared else _Memory(manifest.requests * manifest.arena_stride, self.device, stream)
+        arena = shared.arena(stream) if shared else DeviceMemory(manifest.requests * manifest.arena_stride, self.device, stream)
         cleared = size if manifest.timestamps and manifest.slots else cleared
         if cleared and not lasting:
             call("cuMemsetD8Async", workspace.address, 0, cleared, stream)

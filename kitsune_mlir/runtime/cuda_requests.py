@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import dataclasses
 import itertools
@@ -11,20 +12,23 @@ from typing import Any
 import numpy as np
 
 from kitsune_mlir.errors import ArgumentError
-from kitsune_mlir.runtime.cuda_executor import MAP_BYTES, CudaExecutor
+from kitsune_mlir.runtime.cuda_executor import MAP_BYTES, CudaExecutor, DeviceMemory
 from kitsune_mlir.runtime.cuda_sequence import CudaSequence
-from kitsune_mlir.runtime.driver import capture_id, written_apart
+from kitsune_mlir.runtime.driver import Device, call, capture_id, written_apart
 from kitsune_mlir.runtime.manifest import REQUEST_HEADER
 from kitsune_mlir.runtime.tensormap import encode
 from kitsune_mlir.runtime.timeline import Timeline
-from kitsune_mlir.runtime.torch_stream import torch_stream
 
 __all__ = ["CudaRequestKernels", "CudaRequests"]
 
 KEPT_MAPS = 4096
 """Encoded tensor maps that are kept for each of a kernel's, of 128 bytes each."""
 
+PARTS = 4
+"""Tables that may wait for their copy to the device, before a launch waits for the first."""
+
 _WORD = 8
+_UNTIMED = 2  # CU_EVENT_DISABLE_TIMING
 
 
 @dataclasses.dataclass
@@ -32,21 +36,37 @@ class _Table:
     """The table of requests of one stream, or of launches in a capture, in device memory.
 
     Attributes:
-        device: the memory; None where graphs have it.
         parameter, parameters: its address, and the address of that, as a launch takes it.
         rows: what it holds.
+        kept: the memory, on the device and on the host; None where graphs have it.
+        parts: page-locked memory of the host, each with its address and an event that is over when it has been copied; what is
+            written next is written into the first, and then it is the last.
     """
 
-    device: Any
     parameter: ctypes.c_uint64
     parameters: ctypes.Array
     rows: Sequence[Sequence[int]] = ()
+    kept: Any = None
+    parts: collections.deque[tuple[np.ndarray, int, Any]] = dataclasses.field(default_factory=collections.deque)
 
     @staticmethod
-    def at(address: int, device: Any = None, rows: Sequence[Sequence[int]] = ()) -> _Table:
+    def at(address: int, rows: Sequence[Sequence[int]] = ()) -> _Table:
         """A table at an address."""
         parameter = ctypes.c_uint64(address)
-        return _Table(device, parameter, (ctypes.c_uint64 * 1)(ctypes.addressof(parameter)), rows)
+        return _Table(parameter, (ctypes.c_uint64 * 1)(ctypes.addressof(parameter)), rows)
+
+    @staticmethod
+    def new(size: int, device: Device, stream: int) -> _Table:
+        """A table of so many bytes in memory of its own, for launches on a stream."""
+        import torch
+
+        own = DeviceMemory(size, device, stream)
+        host = torch.empty(PARTS * size, dtype=torch.uint8, pin_memory=True)
+        table = _Table.at(own.address)
+        table.kept, written, start = (own, host), host.numpy(), host.data_ptr()
+        for first in range(0, PARTS * size, size):
+            table.parts.append((written[first : first + size], start + first, call("cuEventCreate", _UNTIMED)))
+        return table
 
 
 class _Maps(dict[int, bytes]):
@@ -98,44 +118,38 @@ class CudaRequests(CudaExecutor):
                 raise self._miscounted(pointers)
         if not rows:
             return
-        state = self.calm_state(stream) or self._stated(stream)
+        calm = self.calm_state(stream)
+        state = calm or self._stated(stream)
         with state.lock:
             if state.requests is None or list(rows) != state.requests.rows:
-                self._set_table(state, list(rows), stream)
+                self._set_table(state, list(rows), stream, calm is None)
             if self._launch(state.config.address, self._handle, state.table_address, None):
                 self._launch_again(state)
 
-    def _set_table(self, state: Any, rows: Sequence[Sequence[int]], stream: int) -> None:
-        """Let the state's table be one of these rows."""
+    def _set_table(self, state: Any, rows: Sequence[Sequence[int]], stream: int, captured: bool) -> None:
+        """Let the state's table be one of these rows; `captured`: the stream may be."""
         maps_at = -(-(REQUEST_HEADER + len(rows) * self._row_bytes) // MAP_BYTES) * MAP_BYTES
         size = maps_at + len(rows) * len(self._maps) * MAP_BYTES
         with self.device.current():
-            capturing = capture_id(stream) is not None
-            if capturing:
+            if captured and capture_id(stream) is not None:
 
                 def data(address: int) -> np.ndarray:
                     return self._write_table(np.zeros(size, np.uint8), address, maps_at, state, rows)
 
-                state.requests = _Table.at(written_apart(size, data), rows=rows)
+                state.requests = _Table.at(written_apart(size, data), rows)
             else:
-                self._copy_table(state, rows, stream, maps_at, size)
+                if state.requests is None:
+                    state.requests = _Table.new(self._size, self.device, stream)
+                table = state.requests
+                table.rows = ()
+                host, address, copied = table.parts[0]
+                call("cuEventSynchronize", copied)
+                self._write_table(host[:size], table.parameter.value, maps_at, state, rows)
+                call("cuMemcpyHtoDAsync", table.parameter.value, address, size, stream)
+                call("cuEventRecord", copied, stream)
+                table.parts.rotate(-1)
+                table.rows = rows
         state.table_address = ctypes.addressof(state.requests.parameters)
-
-    def _copy_table(self, state: Any, rows: Sequence[Sequence[int]], stream: int, maps_at: int, size: int) -> None:
-        """Write the table of a stream, by a copy on it."""
-        import torch
-
-        with torch.cuda.stream(torch_stream(stream, self.device.ordinal)):
-            if state.requests is None:
-                device = torch.empty(self._size, dtype=torch.uint8, device=f"cuda:{self.device.ordinal}")
-                state.requests = _Table.at(device.data_ptr(), device)
-            table = state.requests
-            table.rows = ()
-            # Torch's allocator of pinned memory hands it out again when the copy is over.
-            host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-            self._write_table(host.numpy(), table.parameter.value, maps_at, state, rows)
-            table.device[:size].copy_(host, non_blocking=True)
-        table.rows = rows
 
     def _write_table(
         self, table: np.ndarray, address: int, maps_at: int, state: Any, rows: Sequence[Sequence[int]]

@@ -221,7 +221,7 @@ def test_streams_and_captures_have_memory_of_their_own(fake, monkeypatch):
     fake.capturing[6] = 99
     with pytest.raises(TargetError, match="import torch before capturing"):
         executor.run([1, 2, 3], 6)
-    monkeypatch.setattr(cuda_executor, "_Memory", lambda size, device, stream: types.SimpleNamespace(address=1 << 30))
+    monkeypatch.setattr(cuda_executor, "DeviceMemory", lambda size, device, stream: types.SimpleNamespace(address=1 << 30))
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=lambda: True)))
     for _ in range(2):
         executor.run([1, 2, 3], 6)

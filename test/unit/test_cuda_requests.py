@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import dataclasses
 import struct
@@ -23,44 +22,50 @@ ADDRESS = 1 << 40
 
 
 class Tensor:
-    """Bytes; those of the device are at an address of their own."""
+    """Page-locked bytes."""
 
-    def __init__(self, data: np.ndarray, copied: list[int]):
-        self.data, self.copied = data, copied
+    def __init__(self, size: int):
+        self.data = np.full(size, 0xEE, np.uint8)
 
     def numpy(self) -> np.ndarray:
         return self.data
 
     def data_ptr(self) -> int:
-        return ADDRESS
-
-    def __getitem__(self, part: slice) -> Tensor:
-        return Tensor(self.data[part], self.copied)
-
-    def copy_(self, other: Tensor, non_blocking: bool) -> None:
-        assert non_blocking
-        self.data[:] = other.data
-        self.copied.append(len(other.data))
+        return self.data.ctypes.data
 
 
 @pytest.fixture
 def device(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F811
-    """The table on the device, how many bytes each copy to it had, and the parameters of launches."""
-    seen = types.SimpleNamespace(table=None, copied=[], parameters=[], streams=[], driver=fake)
+    """The table on the device; of each copy to it how many bytes it had and on which stream; events; parameters of launches."""
+    seen = types.SimpleNamespace(table=None, copied=[], parameters=[], streams=[], events=[], driver=fake)
 
-    def empty(size: int, dtype: Any, device: str = "", pin_memory: bool = False) -> Tensor:
-        made = Tensor(np.full(size, 0xEE, np.uint8), seen.copied)
-        if not pin_memory:
-            assert device == "cuda:0" and seen.table is None
-            seen.table = made.data
-        return made
+    def memory(size: int, device: Any, stream: int) -> Any:
+        assert seen.table is None
+        seen.table = np.full(size, 0xEE, np.uint8)
+        return types.SimpleNamespace(address=ADDRESS)
 
-    cuda = types.SimpleNamespace(
-        is_available=lambda: False,
-        stream=lambda stream: contextlib.nullcontext(),
-        ExternalStream=lambda stream, device: seen.streams.append(stream),
-        default_stream=lambda device: seen.streams.append("default"),
-    )
+    def empty(size: int, dtype: Any, pin_memory: bool) -> Tensor:
+        assert pin_memory
+        return Tensor(size)
+
+    monkeypatch.setattr(cuda_requests, "DeviceMemory", memory)
+
+    def copy(address: int, source: int, size: int, stream: int) -> Any:
+        if address == ADDRESS:
+            seen.table[:size] = np.frombuffer(ctypes.string_at(source, size), np.uint8)
+            seen.copied.append(size)
+            seen.streams.append(stream)
+            return (SUCCESS,)
+        return apart(address, source, size, stream)
+
+    apart = fake.cuMemcpyHtoDAsync
+    monkeypatch.setattr(fake, "cuMemcpyHtoDAsync", copy)
+    numbers = iter(range(100))
+    monkeypatch.setattr(fake, "cuEventCreate", lambda flags: (SUCCESS, next(numbers)), raising=False)
+    for name in ("Synchronize", "Record"):
+        called = lambda event, *stream, name=name: (seen.events.append((name, event, *stream)), (SUCCESS,))[1]  # noqa: E731
+        monkeypatch.setattr(fake, f"cuEvent{name}", called, raising=False)
+    cuda = types.SimpleNamespace(is_available=lambda: False)
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda, empty=empty, uint8=None))
 
     def launch(config: int, function: int, table: int, extra: None) -> int:
@@ -116,12 +121,16 @@ def test_the_table_is_written_only_where_it_changes(device):
     assert len(device.parameters) == 5
 
 
-@pytest.mark.parametrize("stream, its", [(0, "default"), (5, 5)])
-def test_the_copy_is_on_the_stream_of_the_launch(device, stream, its):
-    """`torch.cuda.ExternalStream(0)` is not the default stream, but a new one, whose copies may be late."""
+@pytest.mark.parametrize("stream", [0, 5])
+def test_a_table_waits_for_the_copy_of_what_lay_in_its_memory(device, stream):
+    """Each copy is on the stream of its launch; a part of the host's memory is written again when its last copy is over."""
     executor = cuda_requests.CudaRequests(SEVERAL, b"")
-    executor.run_requests([[0x100, 0x200, 0x300]], stream)
-    assert device.streams and set(device.streams) == {its}
+    for n in range(2 * cuda_requests.PARTS):
+        executor.run_requests([[0x100 * n, 0x200, 0x300]], stream)
+        assert words(device)[REQUEST_HEADER // 8] == 0x100 * n
+    assert {*device.streams} == {stream} and len(device.streams) == 2 * cuda_requests.PARTS
+    events = [event for n in range(2 * cuda_requests.PARTS) for event in [n % cuda_requests.PARTS]]
+    assert device.events == [one for event in events for one in (("Synchronize", event), ("Record", event, stream))]
 
 
 def test_tables_of_a_capture_are_no_part_of_the_graph(device, monkeypatch):
@@ -129,7 +138,7 @@ def test_tables_of_a_capture_are_no_part_of_the_graph(device, monkeypatch):
     executor = cuda_requests.CudaRequests(SEVERAL, b"")
     executor.run_requests([[0x100, 0x200, 0x300]], 5)
     device.driver.capturing[5] = 99
-    monkeypatch.setattr(cuda_executor, "_Memory", lambda size, device, stream: types.SimpleNamespace(address=1 << 30))
+    monkeypatch.setattr(cuda_executor, "DeviceMemory", lambda size, device, stream: types.SimpleNamespace(address=1 << 30))
     monkeypatch.setattr(sys.modules["torch"].cuda, "is_available", lambda: True)
     copied = len(device.copied)
     for input in (0x110, 0x110, 0x120):
