@@ -39,25 +39,31 @@ def link_libdevice(module: llvm.ModuleRef, machine: llvm.TargetMachine, chip: st
     Raises:
         TargetError: no libdevice is installed.
     """
-    library = llvm.parse_bitcode(_prepared(chip))
+    declared = {function.name for function in module.functions if function.is_declaration}
+    library = llvm.parse_bitcode(_prepared(machine, chip, frozenset(name for name in declared if name.startswith("__nv_"))))
     names = [function.name for function in library.functions if not function.is_declaration]
     module.link_in(library)
     for name in names:
-        module.get_function(name).linkage = "internal"  # so that what is not called is dropped
-    manager = llvm.create_new_module_pass_manager()
-    manager.add_global_dead_code_eliminate_pass()
-    manager.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
+        module.get_function(name).linkage = "internal"
 
 
-@functools.cache
-def _prepared(chip: str) -> bytes:
+@functools.lru_cache(maxsize=64)
+def _prepared(machine: llvm.TargetMachine, chip: str, names: frozenset[str]) -> bytes:
+    """Bitcode of the functions of these names and what they call: to read all of libdevice takes longer than most kernels."""
     path = find_libdevice()
     if path is None:
         raise TargetError(
             "math functions on the GPU need libdevice.10.bc: install the package 'nvidia-nvvm' (in the extra 'gpu') "
             "or set CUDA_HOME to a CUDA toolkit"
         )
-    text = str(llvm.parse_bitcode(path.read_bytes()))
+    library = llvm.parse_bitcode(path.read_bytes())
+    for function in library.functions:
+        if not function.is_declaration and function.name not in names:
+            function.linkage = "internal"  # so that what is not called is dropped
+    manager = llvm.create_new_module_pass_manager()
+    manager.add_global_dead_code_eliminate_pass()
+    manager.run(library, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
+    text = str(library)
     answers = {"__CUDA_FTZ": 0, "__CUDA_PREC_SQRT": 1, "__CUDA_ARCH": 10 * int(re.findall(r"\d+", chip)[0])}
     questions = {symbol: answers[name] for symbol, name in _STRING.findall(text)}
     answered = _QUESTION.sub(lambda match: f"add i32 0, {questions[match[1]]}", text)
