@@ -82,7 +82,7 @@ def offset(pointer: Value, bytes: Value | int) -> Value:
             return pointer
         if not -(1 << 31) < bytes < 1 << 31:
             bytes = constant(bytes, "i64")
-    zero = ir.Attribute.parse("0 : i32")
+    zero = ir.IntegerAttr.get(as_type("i32"), 0)
     if isinstance(bytes, int):
         return wrap(llvm.getelementptr(pointer.type, pointer.ir, [], [bytes], as_type("i8"), zero))
     return wrap(llvm.getelementptr(pointer.type, pointer.ir, [bytes.ir], [_DYNAMIC], as_type("i8"), zero))
