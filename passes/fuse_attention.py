@@ -26,6 +26,7 @@ from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.attention.write import write_attention
 from kitsune_mlir.passes.attention.write_gradient import place_of, write_gradient
+from kitsune_mlir.passes.reductions.vector_products import sum_vector_products
 
 from .base import Pass
 from .normalize import run_upstream
@@ -124,8 +125,9 @@ def _shared_rows(attention: Attention) -> int:
 class FuseAttention(Pass):
     """Write softmax(scale * q k^T, masked) v as one loop nest over batch, heads and rows, for the `attention` engine.
 
-    Only for targets that have the engine; others keep the two products. `--remarks` says of each attention that stays as it
-    is why. Option: `target`.
+    What products are left of a batch of matrices with a vector each become sums of what is multiplied element by element: they
+    take as long as the matrices come from memory. Only for targets that have the engine; others keep the two products.
+    `--remarks` says of each attention that stays as it is why. Option: `target`.
     """
 
     name: ClassVar[str] = "kitsune-fuse-attention"
@@ -156,7 +158,8 @@ class FuseAttention(Pass):
                 number += 1
             for op in sums:
                 number += self._write_gradients(op, contractions, logarithms, number)
-        if number:
+            changed = sum_vector_products(module)
+        if number or changed:
             run_upstream(module, "canonicalize,cse")
 
     def _taken(self, op: ir.Operation, contractions: Sequence[ir.Operation]) -> Gradient | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from bench.breadth.operators.table import flags, layers, table
 from bench.case import BenchCase
@@ -68,7 +68,14 @@ def _matrices() -> list[BenchCase]:
     ]
 
 
+def _pooled(x: Tensor, y: Tensor) -> Tensor:
+    """Rows weighed by how well they match, as in attention pooling."""
+    return torch.einsum("bij,bi->bj", x, torch.einsum("bij,bj->bi", x, y).softmax(-1))
+
+
 def _vectors() -> list[BenchCase]:
+    batch = [(4096, 129, 64), (4096, 64)], [(128, 31, 100), (128, 100)]
+    columns = [(4096, 129, 64), (4096, 129)], [(128, 31, 100), (128, 31)]
     return [
         *table("product", {"mv": torch.mv}, [(8192, 4096), (4096,)], [(63, 129), (129,)]),
         *table("product", {"vm": lambda x, v: v @ x}, [(8192, 4096), (8192,)], [(63, 129), (63,)]),
@@ -76,6 +83,9 @@ def _vectors() -> list[BenchCase]:
         *table("product", {"addr": torch.addr}, [(8192, 4096), (8192,), (4096,)], [(63, 129), (63,), (129,)]),
         *table("product", {"kron": torch.kron}, [(64, 64), (64, 64)], [(3, 5), (7, 9)]),
         *table("product", {"batched_dot": lambda a, b: torch.einsum("bi,bi->b", a, b)}, [(8192, 4096)] * 2, [(63, 129)] * 2),
+        *table("product", {"batched_mv": lambda a, b: torch.einsum("bij,bj->bi", a, b)}, *batch),
+        *table("product", {"batched_vm": lambda a, b: torch.einsum("bij,bi->bj", a, b)}, *columns),
+        *table("product", {"pooled": _pooled}, *batch),
         *table("product", {"cross": lambda a, b: torch.linalg.cross(a, b)}, [(1 << 20, 3)] * 2, [(129, 3)] * 2),
         *table("product", {"cdist": torch.cdist}, [(4096, 64), (2048, 64)], [(63, 3), (27, 3)], ["f32"]),
         *table(
