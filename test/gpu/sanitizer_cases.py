@@ -70,6 +70,12 @@ CASES: dict[str, Case] = {
     "join": layers("mma", "temporal", 300, 480, 1024, 512, 256),
     "branches": Case("mma", lambda: queue_programs.Branches(512).to(BF16), rows(129, 512)),
     "split": linear(128, 8192, 128, BF16),
+    "split_launches": function(  # one place for the partial results of both
+        "mma",
+        lambda x, y, z: (x @ z, y @ z),
+        matrices((128, 8192), (100, 8192), (8192, 136), dtype=BF16),
+        schedule="separate",
+    ),
     "product_f32": linear(129, 264, 300),
     "product_f32_turned": function("mma", torch.matmul, matrices((129, 100), (100, 136))),
     "product_f32_both_turned": function("mma", lambda x, y: x.T @ y, matrices((300, 132), (300, 72))),
