@@ -26,10 +26,22 @@ from .match_failure import MatchFailure
 from .products import body_of, constant_fill, defining_op, is_contraction, is_generic, is_movement, yield_of
 from .verify import captures
 
-__all__ = ["Node", "Tree", "TreeReader", "children", "constant_number", "generic_loops", "nodes_of", "reduction_kind", "walked"]
+__all__ = [
+    "GATHERS",
+    "Node",
+    "Tree",
+    "TreeReader",
+    "children",
+    "constant_number",
+    "generic_loops",
+    "nodes_of",
+    "reduction_kind",
+    "walked",
+]
 
 Tree = tuple[Any, ...]
 
+GATHERS = "a body gathers from a tensor"
 FEWER = 64
 """Flags for each integer that they are made of, from which on they are not kept in memory but made where they are needed."""
 _INTEGER = {"linalg.index", "linalg.yield"} | {
@@ -176,7 +188,7 @@ class TreeReader:
             _reshape(op, node)
             return node
         if len(captures(op)) > len(set(captures(op)) & set(op.operands)) and any(is_tensor(v) for v in captures(op)):
-            raise MatchFailure("a body gathers from a tensor")
+            raise MatchFailure(GATHERS)
         node.loops = generic_loops(op)
         maps = affine_maps(op)
         inputs = len(op.operands) - len(op.results)

@@ -22,8 +22,10 @@ from kitsune_mlir.dialects.attention import Attention, Operand, read_attention, 
 from kitsune_mlir.dialects.attention_gradient import Gradient, between, read_attention_gradient, sums_of_products
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import defining_op, is_contraction
+from kitsune_mlir.dialects.scalar_tree import GATHERS
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
+from kitsune_mlir.passes.attention.gathers_apart import take_gathers_out
 from kitsune_mlir.passes.attention.write import write_attention
 from kitsune_mlir.passes.attention.write_gradient import place_of, write_gradient
 from kitsune_mlir.passes.reductions.vector_products import sum_vector_products
@@ -112,6 +114,15 @@ def _gradients(op: ir.Operation, contractions: Sequence[ir.Operation]) -> Gradie
     return gradient
 
 
+def _readable(weighted: ir.Operation) -> None:
+    """Take apart what bodies gather, where an attention cannot be read for that alone."""
+    try:
+        read_attention(weighted)
+    except MatchFailure as failure:
+        if failure.args == (GATHERS,):
+            take_gathers_out(weighted)
+
+
 def _shared_rows(attention: Attention) -> int:
     """Rows of the result that read the same keys."""
     seen = {factor for dim in attention.keys[0].dims for factor in dim}
@@ -138,6 +149,8 @@ class FuseAttention(Pass):
             return
         number = 0
         with module.context, ir.Location.unknown():
+            for op in weighted_sums(walk(module)):
+                _readable(op)
             contractions = [op for op in walk(module) if is_contraction(op)]
             sums = sums_of_products(walk(module))
             wanted = {hash(found.product) for op in sums if (found := self._taken(op, contractions)) and found.made}

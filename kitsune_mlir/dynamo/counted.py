@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from kitsune_mlir.dynamo.behind_rows import BehindRows
-from kitsune_mlir.dynamo.counted_numbers import number_of
+from kitsune_mlir.dynamo.counted_numbers import filler, number_of
 from kitsune_mlir.dynamo.partition import is_view
 from kitsune_mlir.frontend.dtypes import NARROW, widened
 from kitsune_mlir.frontend.rows import Axis, Rows
@@ -92,7 +92,7 @@ class CountedRun(fx.Interpreter):
         for dim in dims:
             if self.padded(axes[dim]):
                 shape = [-1] + [1] * (value.ndim - 1 - dim % value.ndim)
-                value = torch.where(self.valid(axes[dim], value.device).view(shape), value, _filler(value, fill))
+                value = torch.where(self.valid(axes[dim], value.device).view(shape), value, filler(value, fill))
         return value
 
     def _zeroed(self, value: Any, axes: Sequence[Axis]) -> Any:
@@ -123,17 +123,6 @@ class CountedRun(fx.Interpreter):
             index = torch.where(index < 0, index + self.number(axis.size), index) if from_end else index
             return index.clamp(0, size - 1)
         return index.clamp(-size if from_end else 0, size - 1)
-
-
-def _filler(value: Tensor, fill: Any) -> Tensor:
-    if isinstance(fill, str):
-        if value.dtype == torch.bool:
-            fill = fill == "highest"
-        elif value.is_floating_point():
-            fill = float("inf") if fill == "highest" else float("-inf")
-        else:
-            fill = getattr(torch.iinfo(value.dtype), "max" if fill == "highest" else "min")
-    return torch.full([], fill, dtype=value.dtype, device=value.device)
 
 
 def _with_numbers(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:
@@ -198,9 +187,20 @@ def _multiply(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:
     for at in (-2, -1):
         axes = run.axes(n.args[at])
         dim = len(axes) - (1 if at == -2 or len(axes) == 1 else 2)
-        if run.behind.of(n.args[at], dim) != 0:
-            given[at] = run.masked(given[at], axes, [dim], 0)
+        if run.behind.of(n.args[at], dim) != 0 and run.padded(axes[dim]):
+            narrow = _widened_from(n.args[at])  # masked as it lies, so that it is still a widened factor
+            given[at] = run.masked(given[at].to(narrow), axes, [dim], 0).to(given[at].dtype)
     return n.target(*given, **kwargs)  # type: ignore[operator]
+
+
+def _widened_from(node: Any) -> torch.dtype:
+    """The type that a factor was widened from; its own where it was not."""
+    own = node.meta["val"].dtype
+    while is_view(node) and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    casts = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
+    before = node.args[0].meta["val"].dtype if node.target in casts else own
+    return before if before in NARROW else own
 
 
 def _select(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:
@@ -317,7 +317,7 @@ def _put_rows(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:
     if kind in ("sum", "prod"):
         shape = [-1 if n == dim else 1 for n in range(source.ndim)]
         if run.padded(axis):
-            source = torch.where(run.valid(axis, source.device).view(shape), source, _filler(source, int(kind == "prod")))
+            source = torch.where(run.valid(axis, source.device).view(shape), source, filler(source, int(kind == "prod")))
     else:
         source = run.last_again(source, dim, axis) if isinstance(source, Tensor) else source
         there = _inside(run, n.args[at], run.last_again(index, along, axis), into[dim] if into else Axis())
@@ -355,7 +355,7 @@ def _put(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:
                 if run.padded(axis):
                     shape = [-1] + [1] * (behind + len(axes) - 1 - dim)
                     valid = run.valid(axis, values.device).view(shape)
-                    values = torch.where(valid, values, _filler(values, 0))
+                    values = torch.where(valid, values, filler(values, 0))
     else:
         (axis,) = {axis for node in nodes for axis in run.axes(node) if run.padded(axis)} or {Axis()}
         indices = [index if index is None else run.last_again(index, 0, axis) for index in indices]

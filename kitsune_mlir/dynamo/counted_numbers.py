@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._sympy.functions import CleanDiv, FloatTrueDiv, FloorDiv, IntTrueDiv, ToFloat
 
-__all__ = ["number_of"]
+__all__ = ["filler", "number_of"]
 
 
 def number_of(value: sympy.Basic, sizes: Mapping[str, int], counts: Mapping[str, Tensor]) -> Any:
@@ -45,3 +45,15 @@ def number_of(value: sympy.Basic, sizes: Mapping[str, int], counts: Mapping[str,
     if isinstance(value, sympy.Pow) and value.exp.is_Integer and value.exp > 0:
         return operator.pow(*parts)
     raise NotImplementedError(f"the number {value}")
+
+
+def filler(value: Tensor, fill: Any) -> Tensor:
+    """A number of a tensor's type without dimensions; "highest" and "lowest" are the type's."""
+    if isinstance(fill, str):
+        if value.dtype == torch.bool:
+            fill = fill == "highest"
+        elif value.is_floating_point():
+            fill = float("inf") if fill == "highest" else float("-inf")
+        else:
+            fill = getattr(torch.iinfo(value.dtype), "max" if fill == "highest" else "min")
+    return torch.full([], fill, dtype=value.dtype, device=value.device)
