@@ -1,10 +1,11 @@
 """Option `cudagraphs`: the calls that a compiled graph makes, programs and islands, as a CUDA graph that is replayed.
 
 A CUDA graph reads and writes the same memory each time. Weights are taken where they lie, and so are outputs of other
-recordings (what a forward keeps for its backward); other inputs are copied to where the graph reads them. Outputs are handed
-out where the graph wrote them: a recording is replayed only once nobody holds its last outputs, or views of them, any more.
-Until then another recording of the same calls takes its place, and with all of them in use the calls are made as they are. So
-nothing that a caller holds is ever overwritten, and no step has to be marked; the price is memory: each recording has its own.
+recordings (what a forward keeps for its backward) and buffers of padded inputs; other inputs are copied to where the graph
+reads them. Outputs are handed out where the graph wrote them: a recording is replayed only once nobody holds its last
+outputs, or views of them, any more. Until then another recording of the same calls takes its place, and with all of them in
+use the calls are made as they are. So nothing that a caller holds is ever overwritten, and no step has to be marked; the
+price is memory: each recording has its own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from kitsune_mlir.dynamo.report import logger
 from kitsune_mlir.dynamo.torch_api import incompatible_with_cuda_graphs, storage_uses
 from kitsune_mlir.runtime.results import changed
 from kitsune_mlir.runtime.weights import WeightCopies, WeightCopy
+from kitsune_mlir.sized.padded_input import KEPT
 
 __all__ = ["Recorded", "unrecordable", "written_in"]
 
@@ -92,7 +94,7 @@ class Recorded:
         if not isinstance(value, Tensor):
             return value
         pointer = value.data_ptr()
-        if n in self._fixed or pointer in _MANAGED:
+        if n in self._fixed or pointer in _MANAGED or pointer in KEPT:
             return pointer
         return value.shape, value.stride(), value.dtype
 

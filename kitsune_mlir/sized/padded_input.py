@@ -12,12 +12,14 @@ from torch import Tensor
 
 from kitsune_mlir.runtime.copy_kernel import MOST_BYTES, MOST_COPIES, Copy, copy_all
 
-__all__ = ["PaddedInput", "copied"]
+__all__ = ["KEPT", "PaddedInput", "copied"]
 
 Pieces = tuple[int, int, int, int]
 """Address, bytes of a piece, how many there are, bytes from one to the next: all of `Copy` but where they come from."""
 Place = tuple[Tensor, Tensor | None, Pieces | None]
 
+KEPT: set[int] = set()
+"""Where buffers lie: a thread's calls on a stream find them in the same place."""
 MOST_PARTS = 4096
 """Shapes of which a view of a buffer is kept, by thread."""
 
@@ -73,6 +75,7 @@ class PaddedInput:
         whole = buffers.get(place)
         if whole is None:
             whole = buffers[place] = _zeros(self.size, arg).as_strided(self.size, self.stride)
+            KEPT.add(whole.data_ptr())
         part = whole
         for dim, n in enumerate(arg.shape):
             if n != self.size[dim]:

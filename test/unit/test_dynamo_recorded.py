@@ -13,6 +13,7 @@ from kitsune_mlir.dynamo.graph_options import MODES, options_of_backend
 from kitsune_mlir.dynamo.recorded import Recorded
 from kitsune_mlir.dynamo.stopwatch import Budget
 from kitsune_mlir.dynamo.timed_choice import Peer, Rules, TimedChoice
+from kitsune_mlir.sized.padded_input import PaddedInput
 
 R = torch.randn
 
@@ -101,6 +102,21 @@ def test_what_a_recording_hands_on_is_not_copied(graphs):
     del recordings, forward, backward
     gc.collect()
     assert not recorded._MANAGED
+
+
+def test_a_padded_input_is_read_in_its_buffer(graphs):
+    """It was copied once, to there."""
+    padded, copies = PaddedInput((8, 3), (3, 1)), []
+    run = Recorded(lambda x, w: [copies.append(x.data_ptr()) or x @ w], [1])
+    w = R(3, 2)
+    for n in (2, 5, 8, 3):
+        x = R(n, 3)
+        (found,) = run(padded(x), w)
+        torch.testing.assert_close(found[:n], x @ w)
+        del found
+    # Eight rows are no buffer, and have a recording of their own, which is not made at the first call.
+    assert graphs == {"recorded": 1, "replayed": 2}
+    assert copies[0] == copies[1] == padded.buffers()[0].data_ptr()
 
 
 def test_numbers_and_inputs_among_outputs(graphs):
