@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kitsune_mlir.frontend.attention_dropout import attention_keep, keep_factor, new_seed
+import kitsune_mlir
+from kitsune_mlir.frontend.attention_dropout import MULTIPLIER, attention_keep, keep_factor, new_seed
 from kitsune_mlir.frontend.gradients import attention as gradients
 from kitsune_mlir.frontend.gradients.attention import (
     Dropout,
@@ -17,6 +20,7 @@ from kitsune_mlir.frontend.gradients.attention import (
 )
 from test.gpu.attention_cases import Case
 from test.gpu.attention_gradient_programs import exact_results, model_of, trained_inputs
+from test.gpu.unassembled import unassembled
 from test.programs.compiled import planned_for_gpu
 from test.rotation import todays
 
@@ -103,6 +107,19 @@ class OtherChance(nn.Module):
         first = attention_gradients(q, k, v, *how, out, statistics, gradient, dropout=Dropout(seed, 0.2))
         other = attention_gradients(q, k, v, *how, out, statistics, gradient, dropout=Dropout(seed, 0.4))
         return [out, first[1], other[2]]
+
+
+def test_one_call_of_philox_serves_four_elements() -> None:
+    """A thread has 32 elements of a block of 64 keys or rows: eight calls of seven rounds each."""
+    case = Case(1, 1, 1, 256, 256, 64, dropout=0.1)
+    texts: list[str] = []
+    with unassembled(texts.append):
+        kitsune_mlir.compile(
+            model_of(case), tuple(trained_inputs(case, "cpu").values()), target="sm_90a", options={"cache": False}
+        )
+    multiplier = MULTIPLIER - (1 << 32)
+    loops = [len(re.findall(rf"mul\.\w+\.u32.*, {multiplier};", block)) for block in re.split(r"\n\$L\w+:", texts[0])]
+    assert max(loops) <= 8 * 7
 
 
 def test_two_choices_are_no_pair_of_sums() -> None:

@@ -21,12 +21,13 @@ from kitsune_mlir.codegen.gpu.engines.attention.consumer import stage_rows
 from kitsune_mlir.codegen.gpu.engines.attention.gradient_blocks import BlockRange, blocks_of, bound_of
 from kitsune_mlir.codegen.gpu.engines.attention.gradient_plan import GradientPlan
 from kitsune_mlir.codegen.gpu.engines.attention.gradient_producer import numbers_of, row_numbers
-from kitsune_mlir.codegen.gpu.engines.attention.masks import Masks
+from kitsune_mlir.codegen.gpu.engines.attention.masks import Masks, rows_of_masks
 from kitsune_mlir.codegen.gpu.engines.attention.plan import GROUP_ROWS
 from kitsune_mlir.codegen.gpu.engines.attention.producer import PipelineState
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.sm90 import wgmma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot, fence_async_shared
+from kitsune_mlir.codegen.gpu.sm90.warp_specialize import CONSUMERS
 
 __all__ = ["consume_gradient_tiles"]
 
@@ -56,8 +57,9 @@ class _Consumer:
         self.local, self.lane = pipeline.task.thread & 127, pipeline.task.thread & 31
         self.first = group * GROUP_ROWS
         self.row = self.first + (self.local // 32 * 16 + self.lane // 4)  # the other one is 8 below
-        rows = [[minimum(self.row + 8 * half, self.pattern.row_count - 1)] for half in range(2)]
-        self.masks = Masks(self.pattern.sides, self.pattern.loads, tile, rows)
+        count, drops = self.pattern.row_count, self.gradient.dropout is not None
+        rows = rows_of_masks(self.row, count, CONSUMERS * GROUP_ROWS, drops)
+        self.masks = Masks(self.pattern.sides, self.pattern.loads, tile, [[row] for row in rows])
         if self.gradient.dropout is not None:
             self.masks.prepare(self.gradient.dropout.tree)
         self.bounds = [bound_of(self.plan, self.row + 8 * half, tile) for half in range(2)]

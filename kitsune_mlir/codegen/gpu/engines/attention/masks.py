@@ -8,7 +8,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.operation import create
-from kitsune_mlir.codegen.gpu.emit.value import Value, cast, constant, i32, i64
+from kitsune_mlir.codegen.gpu.emit.value import Value, cast, constant, i32, i64, minimum
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 from kitsune_mlir.codegen.gpu.engines.attention.match import Masked
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
@@ -16,7 +16,21 @@ from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.factors import Factor
 from kitsune_mlir.dialects.scalar_tree import Tree, children
 
-__all__ = ["Masks"]
+__all__ = ["Masks", "rows_of_masks"]
+
+
+def rows_of_masks(row: Value, count: int, covered: int, drops: bool) -> list[Value]:
+    """A thread's two rows of a tile, `row` and 8 below, as masks see them: among the tile's `count` rows.
+
+    Dropout draws numbers for both at once. For LLVM to see that, it must know bits of the rows, which a minimum loses.
+
+    Args:
+        covered: rows that threads have, a power of 2.
+    """
+    if drops and count >= covered:
+        row = row & (covered - 1)
+        return [row, row + 8]
+    return [minimum(row + 8 * half, count - 1) for half in range(2)]
 
 
 class Masks:

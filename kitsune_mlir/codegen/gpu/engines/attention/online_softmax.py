@@ -15,9 +15,10 @@ from kitsune_mlir.codegen.gpu.emit.approx_math import LOG2_E, exp2, log2
 from kitsune_mlir.codegen.gpu.emit.reduce import over_lanes, over_registers
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, f32, fma, i32, maximum, minimum, select
 from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import causal_limit, part_of
-from kitsune_mlir.codegen.gpu.engines.attention.masks import Masks
-from kitsune_mlir.codegen.gpu.engines.attention.plan import AttentionPlan
+from kitsune_mlir.codegen.gpu.engines.attention.masks import Masks, rows_of_masks
+from kitsune_mlir.codegen.gpu.engines.attention.plan import GROUP_ROWS, AttentionPlan
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
+from kitsune_mlir.codegen.gpu.sm90.warp_specialize import CONSUMERS
 from kitsune_mlir.codegen.gpu.sm90.wgmma import register_column
 from kitsune_mlir.dialects.attention import Step
 
@@ -63,7 +64,8 @@ class Scores:
         self.plan, self.tile = plan, tile
         self.attention = plan.pattern.attention
         self.col = (lane & 3) * 2 + first_key
-        self.rows = [self._rows(row + 8 * half) for half in range(2)]
+        covered, drops = GROUP_ROWS if plan.split else CONSUMERS * GROUP_ROWS, self.attention.dropout is not None
+        self.rows = [self._rows(one) for one in rows_of_masks(row, plan.pattern.row_count, covered, drops)]
         self.masks = Masks(plan.pattern.sides, plan.pattern.loads, tile, self.rows)
         self.steps = self.attention.steps
         if self.attention.dropout is not None:
@@ -82,7 +84,6 @@ class Scores:
     def _rows(self, row: Value) -> list[Value]:
         """The indices of a row of the tile along each row dimension."""
         extents = self.plan.pattern.rows
-        row = minimum(row, self.plan.pattern.row_count - 1)
         found: list[Value] = []
         for extent in reversed(extents[1:]):
             found.insert(0, row % extent)
@@ -169,9 +170,10 @@ class Scores:
         if dropout is None:
             return weights
         base, end = self._place(block)
+        base = base + self.col  # the constant comes last: as for rows, LLVM sees which keys have numbers in common
         found = list(weights)
         for register, weight in enumerate(weights):
-            key = base + (register_column(register) + self.col)
+            key = base + register_column(register)
             if self.columns % self.plan.block and self.plan.pattern.loads:
                 key = minimum(key, end - 1)
             found[register] = select(self.masks.value(dropout.tree, register // 2 % 2, key), weight, f32(0.0))
