@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kitsune_mlir.dynamo.torch_api import compile_session
 from kitsune_mlir.errors import UnsupportedError
+from kitsune_mlir.training.held_numbers import held_numbers
 from kitsune_mlir.training.numbers import SLOTS, Numbers, is_number, numbers_in
 
 __all__ = ["check_constants", "constants_of", "group_constants", "initialized", "number_slots", "tensor_numbers", "updated"]
@@ -149,5 +150,5 @@ def tensor_numbers(optimizer: torch.optim.Optimizer, numbers: Numbers) -> Iterat
 
 def updated(optimizer: torch.optim.Optimizer) -> None:
     """Call an optimizer's update so that it computes with tensors, whose values are not known."""
-    with compile_session():
+    with compile_session(), held_numbers(optimizer):
         optimizer.step()

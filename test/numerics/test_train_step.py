@@ -124,6 +124,8 @@ OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "Adamax": lambda p: optim.Adamax(p, 0.01, weight_decay=0.01),
     "Adadelta": lambda p: optim.Adadelta(p, 0.5, weight_decay=0.01, foreach=True),
     "RAdam": lambda p: optim.RAdam(p, 0.01),
+    "Adafactor": lambda p: optim.Adafactor(p, 0.05, eps=(1e-9, 1e-3), weight_decay=0.01),
+    "Adafactor, foreach": lambda p: optim.Adafactor(p, 0.05, eps=(1e-9, 1e-3), maximize=True, foreach=True),
 }
 
 
