@@ -308,8 +308,11 @@ class Engine:
             arrived, closed, waiting = self._arrived, self._closed, self._waiting
             if arrived:
                 self._arrived = []
-        for request in arrived:
-            self._families[request.model].add(request)
+        if arrived and len(self._all) == 1:
+            self._all[0].add(*arrived)
+        else:
+            for request in arrived:
+                self._families[request.model].add(request)
         for family in self._all:
             family.compact(waiting)
         return closed
@@ -388,7 +391,6 @@ class Engine:
                         statistics.missed += 1
                     statistics.latencies.append(now - request.arrived)
                 given.append(output)
-                request.forget()
         give(requests, given)
 
 

@@ -79,12 +79,11 @@ class Member:
         """Cancel its group; whether that had requests that wait."""
         return self.group.cancel() > 0
 
-    def forget(self) -> None:
-        """It is answered: whoever asked for it does not hold it."""
-
 
 def begun(requests: Sequence[Any]) -> Sequence[Any]:
     """Those that were not cancelled; they cannot be any more. Nobody cancels a group meanwhile."""
+    if all([type(one) is Member and not one.group.dropped for one in requests]):
+        return requests
     answers = [one for one in requests if type(one) is not Member]
     started = start(answers)
     if len(started) == len(answers) and not any(type(one) is Member and one.group.dropped for one in requests):
@@ -104,6 +103,7 @@ def give(requests: Iterable[Any], outputs: Iterable[Any]) -> None:
             its[0].append(request.place)
             its[1].append(output)
         else:
+            request.forget()
             futures.append(request)
             own.append(output)
     if futures:

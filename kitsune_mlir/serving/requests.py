@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import heapq
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -151,13 +150,18 @@ class Queue:
         """Most requests of a launch now."""
         return 1 if self.late else self.most
 
-    def add(self, request: Waiting) -> None:
-        """Let a request wait."""
-        heapq.heappush(self._waiting, (request.deadline, request.number, request))
+    def add(self, *requests: Waiting) -> None:
+        """Let requests wait, in the order in which they came."""
+        waiting, new = self._waiting, [(request.deadline, request.number, request) for request in requests]
+        ordered = not waiting or waiting[-1] < new[0]
+        waiting += new
+        if not ordered or len(new) > 1:
+            waiting.sort()  # two ordered runs are merged
+        last = requests[-1].arrived
         if self._last:
-            between, mean = request.arrived - self._last, self._interval
-            self._interval = between if mean == _NEVER else mean + WEIGHT * (between - mean)
-        self._last = request.arrived
+            between, mean = (last - self._last) / len(new), self._interval
+            self._interval = between if mean == _NEVER else mean + (1 - (1 - WEIGHT) ** len(new)) * (between - mean)
+        self._last = last
 
     def first(self) -> Waiting | None:
         """The request that is next: the one with the earliest deadline, of those that are not set aside if there are any."""
@@ -169,16 +173,16 @@ class Queue:
         if request is not None and request.strict:
             soonest = now + self.expected(1)
             while request is not None and request.strict and request.deadline < soonest:
-                heapq.heappush(self._aside, heapq.heappop(self._waiting))
+                bisect.insort(self._aside, self._waiting.pop(0))
                 request = _head(self._waiting)
         return request is None
 
     def expired(self, now: float) -> list[Waiting]:
         """Those whose time is over; they wait no longer."""
         over = []
-        for heap in (self._waiting, self._aside):
-            while (request := _head(heap)) is not None and request.strict and request.deadline < now:
-                over.append(heapq.heappop(heap)[2])
+        for held in (self._waiting, self._aside):
+            while (request := _head(held)) is not None and request.strict and request.deadline < now:
+                over.append(held.pop(0)[2])
         return over
 
     def count(self) -> int:
@@ -198,8 +202,15 @@ class Queue:
         """The next launch's requests, in the order of their deadlines: as many as fit and are answered in time."""
         count = whole = self.count()
         taken, left, end = list[Waiting](), list[Turn](), now + self.expected(whole)
+        if not self.exclusive and self._waiting and self._waiting[0][0] >= end:
+            taken = [turn[2] for turn in self._waiting[:count]]
+            if not any([request.cancelled() for request in taken]):
+                del self._waiting[:count]
+                self._smaller = 0
+                return taken
+            taken = []
         while len(taken) < count and self._waiting:
-            turn = heapq.heappop(self._waiting)
+            turn = self._waiting.pop(0)
             request = turn[2]
             if request.cancelled():
                 continue
@@ -209,13 +220,13 @@ class Queue:
             if request.strict and request.deadline < end:
                 fitting = self._fitting(request.deadline - now, count)
                 if fitting <= len(taken) or not self._worth(fitting, count):
-                    heapq.heappush(self._aside, turn)
+                    bisect.insort(self._aside, turn)
                     continue
                 count, end = fitting, now + self.expected(fitting)
             taken.append(request)
         self._smaller = self._smaller + 1 if count < whole else 0
         for turn in left:
-            heapq.heappush(self._waiting, turn)
+            bisect.insort(self._waiting, turn)
         return taken if taken or left else self._set_aside()
 
     def _set_aside(self) -> list[Waiting]:
@@ -223,13 +234,13 @@ class Queue:
         count, taken, left = min(self.limit, len(self._aside)), list[Waiting](), list[Turn]()
         count = max(1, self._fitting(self._interval, count)) if self.expected(count) > self._interval else count
         while len(taken) < count and (request := _head(self._aside)) is not None:
-            turn = heapq.heappop(self._aside)
+            turn = self._aside.pop(0)
             if self.exclusive and any(request.model == other.model for other in taken):
                 left.append(turn)
             else:
                 taken.append(request)
         for turn in left:
-            heapq.heappush(self._aside, turn)
+            bisect.insort(self._aside, turn)
         return taken
 
     def expected(self, count: int) -> float:
@@ -290,17 +301,15 @@ class Queue:
             self.set_pace()
 
 
-def _head(heap: list[Turn]) -> Waiting | None:
-    """The first of a heap; those that were cancelled are dropped on the way."""
-    while heap and heap[0][2].cancelled():
-        heapq.heappop(heap)
-    return heap[0][2] if heap else None
+def _head(held: list[Turn]) -> Waiting | None:
+    """The first one; those that were cancelled are dropped on the way."""
+    while held and held[0][2].cancelled():
+        held.pop(0)
+    return held[0][2] if held else None
 
 
-def _live(heap: list[Turn]) -> list[Turn]:
-    live = [turn for turn in heap if not turn[2].cancelled()]
-    heapq.heapify(live)
-    return live
+def _live(held: list[Turn]) -> list[Turn]:
+    return [turn for turn in held if not turn[2].cancelled()]
 
 
 class Family(Queue):
