@@ -102,16 +102,18 @@ class CompiledHazards(Entries):
 
     def append(self, ranges: Sequence[Range] | None) -> tuple[int, Upstream]:
         """As of `Hazards`; quicker with `Placed`."""
-        if not self._free:
+        free = self._free
+        if not free:
             raise self._full()
-        slot, number = self._free[-1], self._next
+        slot, number = free[-1], self._next
         if type(ranges) is Placed:
             places = ranges.places
             if places.most > self._most:
                 self._widen(places.most)
-            given = self._table, slot, number, places.address, places.count, ranges.pointers
-            while (found := self._append_placed(*given)) == NO_ROOM:
+            found = self._append_placed(self._table, slot, number, places.address, places.count, ranges.pointers)
+            while found == NO_ROOM:
                 self._more_room(places.count)
+                found = self._append_placed(self._table, slot, number, places.address, places.count, ranges.pointers)
         else:
             some = [*ranges] if ranges is not None else []
             if len(some) > self._most:
@@ -124,7 +126,7 @@ class CompiledHazards(Entries):
             self._barrier = number
         elif self._barrier >= 0:
             upstream.data.add(self._barrier)
-        self._free.pop()
+        free.pop()
         self._next = number + 1
         self._entries[number] = slot
         return number, upstream

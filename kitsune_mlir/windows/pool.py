@@ -89,7 +89,13 @@ class Pool:
         """Take a task."""
         if self._entry is not None:
             task.event = self._entry()
-        self._tasks[task.number] = task
+        number = task.number
+        self._tasks[number] = task
+        if not upstream:
+            self._ready[number] = task
+            if self._threads:
+                self._wake()
+            return
         task.upstream = upstream
         task.waiting = len(upstream)
         for other in upstream:
@@ -97,9 +103,6 @@ class Pool:
                 other.followers = [task]
             else:
                 other.followers.append(task)
-        if not task.waiting:
-            self._ready[task.number] = task
-            self._wake()
 
     def wait(self, tasks: Sequence[Task]) -> None:
         """Run what these tasks depend on, and return when they have ended."""
