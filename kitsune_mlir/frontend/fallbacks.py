@@ -28,6 +28,7 @@ from kitsune_mlir.frontend.pooling import POOLING
 from kitsune_mlir.frontend.resizing import RESIZING
 from kitsune_mlir.frontend.scans import SCANS
 from kitsune_mlir.frontend.segments import SEGMENTS
+from kitsune_mlir.frontend.striding import STRIDING
 from kitsune_mlir.frontend.wrapping import WRAPPING
 
 __all__ = ["FALLBACKS", "with_scalars"]
@@ -286,6 +287,7 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     **ANTIALIASING,
     **GRIDS,
     **SEGMENTS,
+    **STRIDING,
     **WRAPPING,
     **FOLDING,
     **HISTOGRAMS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch_mlir.extras.fx_as_strided import rewrite_as_strided
 from kitsune_mlir.errors import DynamicShapeError, FrontendError
 from kitsune_mlir.frontend.dead_code import drop_dead
 from kitsune_mlir.frontend.source import origin_of_node, target_name
+from kitsune_mlir.frontend.striding import is_row_major
 
 __all__ = [
     "add_constant",
@@ -196,6 +198,7 @@ def drop_restatements(graph: fx.Graph) -> None:
     """Remove every `as_strided` that says of a whole tensor what it is, but for the strides of dimensions of one element.
 
     Pooling a channels-last image to one pixel ends in one; as a general `as_strided` it would be a gather by four indices.
+    One that takes a whole tensor in the order of its elements, as the gradient of the former does, is a view.
     """
     for node in graph.find_nodes(op="call_function", target=aten.as_strided.default):
         source, size, stride, *offset = node.args
@@ -203,10 +206,13 @@ def drop_restatements(graph: fx.Graph) -> None:
         if value is None or node.kwargs or not all(isinstance(n, int) for n in (*size, *stride, *offset)):
             continue
         moving = [dim for dim, extent in enumerate(size) if extent != 1]
-        same = tuple(size) == tuple(value.shape) and all(stride[dim] == value.stride()[dim] for dim in moving)
-        if same and (not offset or offset[0] == value.storage_offset()):
+        if offset and offset[0] != value.storage_offset():
+            continue
+        if tuple(size) == tuple(value.shape) and all(stride[dim] == value.stride()[dim] for dim in moving):
             node.replace_all_uses_with(source)
             graph.erase_node(node)
+        elif math.prod(size) == value.numel() and value.is_contiguous() and is_row_major(size, stride):
+            node.target, node.args = aten.view.default, (source, list(size))
 
 
 def lift_attributes(graph_module: fx.GraphModule, taken: dict[str, torch.Tensor]) -> None:

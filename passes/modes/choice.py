@@ -33,6 +33,9 @@ CLEARLY_SEPARATE = 0.96
 takes 95 % of it (94 % measured on an H200), a Llama layer of 128 tokens 97 % (105 % measured)."""
 CLEARLY_SPATIAL = 0.7
 """The same for multiprocessors of their own: of their costs less is known."""
+MOST_IN_ONE = 96
+"""Stages that a program of one launch has at most, if nobody wants another: its code grows with each of them, and equal ones
+are not shared as equal launches are. (A training step of BERT-base has 766 stages, and would be one launch by its times.)"""
 
 
 @dataclass(frozen=True)
@@ -170,12 +173,16 @@ def set_mode(pipeline: ir.Operation, wanted: str, target: Target, measured: Mapp
         if len(model.stages) > 1:
             launches = launches_of(model.stages, model.flows, budget)
             seconds["separate"] = launches.seconds
-            if wanted == "spatial" or (wanted == "auto" and may_be_spatial(model.stages, model.flows, budget, seconds)):
+            few = len(model.stages) <= MOST_IN_ONE
+            if wanted == "spatial" or (wanted == "auto" and few and may_be_spatial(model.stages, model.flows, budget, seconds)):
                 allocation = allocate(model.stages, model.flows, budget)
             if isinstance(allocation, Allocation):
                 seconds["spatial"] = allocation.seconds
         if wanted == "auto":
-            mode = choose({how: time for how, time in seconds.items() if how != "spatial" or not _counts_rows(pipeline)})
+            known = {how: time for how, time in seconds.items() if how != "spatial" or not _counts_rows(pipeline)}
+            mode = choose(known, len(model.stages))
+            if len(model.stages) > MOST_IN_ONE and choose(known) != mode:
+                remark(pipeline, f"{len(model.stages)} stages are too many for one launch: {MOST_IN_ONE} at most")
         _explain(pipeline, mode, model, seconds, allocation, launches, budget)
         if mode == "spatial" and isinstance(allocation, Allocation):
             _write_rings(pipeline, model.flows, allocation)
@@ -201,8 +208,10 @@ def _counts_rows(pipeline: ir.Operation) -> bool:
     return any(VALID_ROWS in ir.DictAttr(each) for each in said)
 
 
-def choose(seconds: dict[str, float]) -> str:
-    """The mode of the least time, where that is clear; else temporal."""
+def choose(seconds: dict[str, float], stages: int = 1) -> str:
+    """The mode of the least time, where that is clear; else temporal, unless there are too many stages for one launch."""
+    if stages > MOST_IN_ONE and "separate" in seconds:
+        return "separate"
     limits = {"separate": CLEARLY_SEPARATE, "spatial": CLEARLY_SPATIAL}
     clear = [m for m, share in limits.items() if m in seconds and seconds[m] < share * seconds["temporal"]]
     return min(clear, key=lambda mode: seconds[mode], default="temporal")

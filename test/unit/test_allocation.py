@@ -10,7 +10,7 @@ import pytest
 
 from kitsune_mlir.machine.rates import LAUNCH_GAP
 from kitsune_mlir.machine.target import find_target
-from kitsune_mlir.passes.modes.choice import choose, may_be_spatial, scaled
+from kitsune_mlir.passes.modes.choice import MOST_IN_ONE, choose, may_be_spatial, scaled
 from kitsune_mlir.passes.modes.times import MOST_STAGES, launches_of, limits_of, separate_seconds, temporal_seconds
 from kitsune_mlir.passes.spatial.allocation import (
     CHOICES,
@@ -214,6 +214,11 @@ def test_another_mode_must_be_clearly_faster():
     assert choose({"temporal": 10.0, "separate": 8.0, "spatial": 7.5}) == "separate"
     assert choose({"temporal": 10.0, "separate": 8.0, "spatial": 6.0}) == "spatial"
     assert choose({"temporal": 10.0}) == "temporal"
+
+
+def test_one_launch_does_not_hold_any_number_of_stages():
+    assert choose({"temporal": 10.0, "separate": 12.0}, MOST_IN_ONE) == "temporal"
+    assert choose({"temporal": 10.0, "separate": 12.0, "spatial": 5.0}, MOST_IN_ONE + 1) == "separate"
 
 
 def test_the_limits_of_a_temporal_pipeline_come_in_order():

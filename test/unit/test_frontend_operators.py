@@ -68,6 +68,14 @@ CASES = {
     ),
     "triangles": (lambda x: (torch.tril(x), torch.triu(x, 1)), (torch.randn(8, 8),)),
     "as-strided": (lambda x: torch.as_strided(x, (3, 2), (1, 4)), (torch.randn(4, 8),)),
+    "as-strided-scatter": (
+        lambda x, y: (
+            torch.as_strided_scatter(x, y, (3, 2), (1, 9), 4),
+            torch.as_strided_scatter(x, y.unsqueeze(1), (3, 1, 2), (8, 77, 1)),
+            torch.as_strided_scatter(x[0], x[1].reshape(2, 2, 2), (2, 2, 2), (4, 2, 1)).exp(),
+        ),
+        (torch.randn(4, 8), torch.randn(3, 2)),
+    ),
     "sorting": (
         lambda x: (torch.sort(x), torch.sort(x, dim=0, descending=True), torch.sort(x % 3, stable=True)),
         (torch.randperm(15).reshape(3, 5),),

@@ -2,9 +2,13 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import kitsune_mlir
+from kitsune_mlir.dynamo.backend import compiled_graph
+from kitsune_mlir.dynamo.graph_options import options_of_backend
+from kitsune_mlir.dynamo.report import GraphReport
 
 LAST = torch.channels_last
 
@@ -64,3 +68,18 @@ def test_another_view_is_still_one():
             return torch.as_strided(x, (3, 4), (1, 2)) * 2
 
     torch.testing.assert_close(compiled(Diagonals(), x, "host")(x), Diagonals()(x))
+
+
+def test_its_gradient_is_no_scatter():
+    """The gradient of that `as_strided` writes through one into zeros."""
+    x = torch.randn(4, 16, 7, 7).contiguous(memory_format=LAST).requires_grad_()
+    seen: list[GraphReport] = []
+
+    @torch.compile(backend=lambda gm, x: compiled_graph(gm, x, *options_of_backend(None, {"threads": 1}), keep=seen.append))
+    def step(x):
+        return (F.adaptive_avg_pool2d(x, 1) ** 2).sum()
+
+    (found,) = torch.autograd.grad(step(x), x)
+    (expected,) = torch.autograd.grad((F.adaptive_avg_pool2d(x, 1) ** 2).sum(), x)
+    torch.testing.assert_close(found, expected)
+    assert not [island for report in seen for island in report.islands]
