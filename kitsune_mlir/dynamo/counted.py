@@ -246,9 +246,9 @@ def _cat(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:
         number = run.number(axis.size)
         place = rows if isinstance(begins, int) and begins == 0 else rows - begins
         part = x if x.shape[dim] == 1 else x.index_select(dim, place.clamp(0, x.shape[dim] - 1))
-        valid = (rows < number + begins).view([-1] + [1] * (part.ndim - 1 - dim))
-        before, begins = (rows >= begins).view(valid.shape), number + begins
-        found = torch.where(valid, part, 0) if found is None else torch.where(before & valid, part, found)
+        valid = rows < number + begins if found is None else (rows >= begins) & (rows < number + begins)
+        valid, begins = valid.view([-1] + [1] * (part.ndim - 1 - dim)), number + begins
+        found = torch.where(valid, part, filler(part, 0) if found is None else found)
     run.behind.note(n, dim, 0)
     return found
 

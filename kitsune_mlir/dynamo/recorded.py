@@ -23,6 +23,7 @@ from kitsune_mlir.dynamo.torch_api import incompatible_with_cuda_graphs, storage
 from kitsune_mlir.runtime.results import changed
 from kitsune_mlir.runtime.weights import WeightCopies, WeightCopy
 from kitsune_mlir.sized.padded_input import KEPT
+from kitsune_mlir.sized.taker import taker
 
 __all__ = ["Recorded", "unrecordable", "written_in"]
 
@@ -72,7 +73,7 @@ class Recorded:
         if self._off or torch.cuda.is_current_stream_capturing():
             return self._run(*args)
         with self._lock:
-            key = tuple([self._place(n, value) for n, value in enumerate(args)])
+            key = self._key(args)
             recordings = self._known.get(key)
             if recordings is not None:
                 for recording in recordings:
@@ -89,14 +90,20 @@ class Recorded:
                 self._known[key] = []  # the first call loads code and copies weights
         return self._run(*args)
 
-    def _place(self, n: int, value: Any) -> Any:
-        """What of an input a recording holds for: where it lies, if it is not copied, else size and strides, or its value."""
-        if not isinstance(value, Tensor):
-            return value
-        pointer = value.data_ptr()
-        if n in self._fixed or pointer in _MANAGED or pointer in KEPT:
-            return pointer
-        return value.shape, value.stride(), value.dtype
+    def _key(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """What of inputs a recording holds for: where they lie, if they are not copied, else size and strides, or their values.
+
+        One function for all of them: each call of one takes as long again while torch.compile's hook is there.
+        """
+        fixed, key = self._fixed, []
+        for n, value in enumerate(args):
+            if isinstance(value, Tensor):
+                pointer = value.data_ptr()
+                stays = n in fixed or pointer in _MANAGED or pointer in KEPT
+                key.append(pointer if stays else (value.shape, value.stride(), value.dtype))
+            else:
+                key.append(value)
+        return tuple(key)
 
 
 class _Recording:
@@ -114,7 +121,7 @@ class _Recording:
         for n in self._moved:
             inputs[n] = torch.empty_strided(args[n].shape, args[n].stride(), dtype=args[n].dtype, device=args[n].device)
             inputs[n].copy_(args[n])
-        self._inputs = [inputs[n] for n in self._moved]
+        self._inputs, self._take = [inputs[n] for n in self._moved], taker(self._moved)
         self._replay, outputs = capture(run, inputs)
         self._copies = WeightCopies(list(copies()))
         # An output that is an input is the caller's own.
@@ -127,22 +134,25 @@ class _Recording:
         if any(value.untyped_storage()._cdata in own for value in made):
             raise ValueError("an output is a view of an input that is copied")
         self._storages = {value.untyped_storage()._cdata: value.untyped_storage() for value in made}
-        self._idle = {data: storage_uses(storage) for data, storage in self._storages.items()}
+        self._idle = {data: storage_uses(data) for data in self._storages}
         self._managed = [value.data_ptr() for value in made]
         for pointer in self._managed:
             _MANAGED[pointer] = _MANAGED.get(pointer, 0) + 1
 
     def is_free(self) -> bool:
         """Whether nobody holds an output of the last replay."""
-        return all(storage_uses(storage) <= self._idle[data] for data, storage in self._storages.items())
+        for data, idle in self._idle.items():
+            if storage_uses(data) > idle:
+                return False
+        return True
 
     def replayed(self, args: Sequence[Any], written: Sequence[int]) -> list[Any]:
         """The outputs for inputs."""
         self._copies.refresh()
-        with torch.no_grad():
-            if self._inputs:
-                torch._foreach_copy_(self._inputs, [args[n] for n in self._moved])  # type: ignore[attr-defined]
-            self._replay()
+        if self._inputs:
+            with torch.no_grad():
+                torch._foreach_copy_(self._inputs, self._take(args))  # type: ignore[attr-defined]
+        self._replay()
         if written:
             changed([args[n] for n in written])
         handed = [value.detach() if isinstance(value, Tensor) else value for value in self._outputs]

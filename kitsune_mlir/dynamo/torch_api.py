@@ -187,9 +187,8 @@ def incompatible_with_cuda_graphs(gm: Any) -> Any:
     return get_first_incompatible_cudagraph_node(gm)
 
 
-def storage_uses(storage: Any) -> int:
-    """How many tensors, and others, hold a storage."""
-    return torch._C._storage_Use_Count(storage._cdata)  # type: ignore[attr-defined]
+storage_uses: Callable[[int], int] = torch._C._storage_Use_Count  # type: ignore[attr-defined]
+"""How many tensors, and others, hold the storage at an address (`_cdata`)."""
 
 
 def job_store() -> Any:

@@ -97,8 +97,9 @@ def traced_table(late: bool) -> dict[Any, Callable[..., Any]]:
 
 @functools.cache
 def sized_table() -> dict[Any, Callable[..., Any]]:
-    """The table to trace a graph with once its sizes are known: what `traced_table` left whole for their sake."""
-    return {op: traced_table(late=True)[op] for op in _WHOLE_WITH_SYMBOLS}
+    """The table to trace a graph with once its sizes are known: what `traced_table` left whole for their sake, and numbers that
+    are put beside tensors then."""
+    return {op: traced_table(late=True)[op] for op in (*_WHOLE_WITH_SYMBOLS, aten.scalar_tensor.default)}
 
 
 def _view(x: torch.Tensor, size: Sequence[int]) -> Any:

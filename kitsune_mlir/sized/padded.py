@@ -86,10 +86,10 @@ def _first(size: Sequence[int], stride: Sequence[int]) -> Callable[[Tensor], Ten
     def cut(value: Tensor) -> Tensor:
         nonlocal as_it_lies
         lies = value.stride()
-        if lies == as_it_lies:
-            return value.as_strided(size, lies)
-        if same_strides(size, lies, stride):
+        if lies != as_it_lies and same_strides(size, lies, stride):
             as_it_lies = lies
+        if lies == as_it_lies:  # strides of dimensions of one element, too: who guards a size guards them
+            return value.as_strided(size, stride)
         for dim, n in enumerate(size):
             if value.shape[dim] != n:
                 value = value.narrow(dim, 0, n)

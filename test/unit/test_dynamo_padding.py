@@ -212,6 +212,8 @@ def test_scores_of_attention_are_masked_once():
     shapes_of = [n.meta["val"].shape for n in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.where.self)]
     assert [len(shape) for shape in shapes_of].count(3) == 0, shapes_of  # factors of products
     assert [shape[-2] for shape in shapes_of].count(1) == 1, shapes_of  # scores
+    # torch-mlir has no lowering for it where tensors are on a GPU.
+    assert not graph.graph.find_nodes(op="call_function", target=torch.ops.aten.scalar_tensor.default)
 
 
 def test_pytorchs_own_attention_has_each_length_for_itself():
@@ -225,6 +227,16 @@ def test_pytorchs_own_attention_has_each_length_for_itself():
             torch._dynamo.mark_dynamic(k, 2), torch._dynamo.mark_dynamic(v, 2)
             args = R(1, 2, 1, 8), k, v
             same(compiled(*args), F.scaled_dot_product_attention(*args))
+
+
+def test_strides_of_dimensions_of_one_element_are_eagers():
+    """Dynamo compiles again where a cache of one head came back with others."""
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x, new: torch.cat([x, new], 2), backend=Watched(), dynamic=True)
+    with torch.no_grad():
+        for n in (7, 9, 3):
+            x, new = R(1, 1, n, 8), R(1, 1, 2, 8)
+            assert compiled(x, new).stride() == torch.cat([x, new], 2).stride()
 
 
 def test_sizes_of_inner_dimensions():
