@@ -114,7 +114,7 @@ class Buckets:
         wanted = {name: min(known[name], size) for name, size in wanted.items()}
         if dict(known) == wanted:
             return True
-        if self._cost is None or self._sizes:
+        if self._cost is None or self._sizes or self.varied:  # variants of a smaller program have smaller tiles
             return False
         return self._price(known, wanted) <= LITTLE * self._cost(wanted)
 
