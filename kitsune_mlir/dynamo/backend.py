@@ -176,6 +176,7 @@ class _Asked:
 def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
     """A compiler of AOTAutograd's graphs of one kind."""
     from kitsune_mlir.dynamo.compile import compile_graph, copies_in
+    from kitsune_mlir.dynamo.drawn import Drawn, draws_of
     from kitsune_mlir.dynamo.kept_graphs import whole_graph
     from kitsune_mlir.dynamo.partition import is_outside
     from kitsune_mlir.dynamo.parts import NoPart, compile_part
@@ -248,7 +249,9 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
             facts.reports.append(report)
             asked.tell(report)
 
+        draws = draws_of(gm) if symbolic else None
         run = Specialized(gm, compile_static, asked.graphs) if symbolic else compile_static(gm)
+        run = Drawn(run, draws) if draws is not None else run
         if plain and not saving():
             facts.plain, facts.changing = run, changing_outputs()
         if saving():

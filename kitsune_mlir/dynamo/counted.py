@@ -183,10 +183,12 @@ def _dims(n: fx.Node, rank: int) -> list[int]:
 
 
 def _multiply(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:
-    given = list(args)
-    for at in (-2, -1):
+    given, both = list(args), ((-2, -1), (-1, -2))
+    if n.target is aten.convolution.default:
+        both = ((0, 1), (1, 0 if n.args[6] else 1))
+    for at, dim in both:
         axes = run.axes(n.args[at])
-        dim = len(axes) - (1 if at == -2 or len(axes) == 1 else 2)
+        dim = max(dim + len(axes) * (dim < 0), 0)  # of a vector the only one
         if run.behind.of(n.args[at], dim) != 0 and run.padded(axes[dim]):
             narrow = _widened_from(n.args[at])  # masked as it lies, so that it is still a widened factor
             given[at] = run.masked(given[at].to(narrow), axes, [dim], 0).to(given[at].dtype)
@@ -388,4 +390,5 @@ _HOW: dict[Any, Callable[..., Any]] = {
     aten.select.int: _select, aten.select_scatter.default: _select_scatter, aten.slice.Tensor: _slice, aten.cat.default: _cat,
     aten.arange.start_step: _count_up, aten.mm.default: _multiply, aten.bmm.default: _multiply, aten.mv.default: _multiply,
     aten.dot.default: _multiply, aten.addmm.default: _multiply, aten.baddbmm.default: _multiply,
+    aten.convolution.default: _multiply,
 }  # fmt: skip

@@ -9,7 +9,7 @@ from torch import fx
 
 from kitsune_mlir.frontend.prepare import call_with_value
 
-__all__ = ["draw_in_front", "is_random"]
+__all__ = ["draw_in_front", "dropout_as_product", "is_random", "reads_no_data"]
 
 aten = torch.ops.aten
 
@@ -26,19 +26,23 @@ def is_random(node: fx.Node) -> bool:
     return node.op == "call_function" and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
+def reads_no_data(node: fx.Node) -> bool:
+    """Whether random numbers depend on how an operand lies in memory alone."""
+    if not node.args or not isinstance(node.args[0], fx.Node):
+        return False
+    return node.target in _BY_SHAPE or (node.target is aten.native_dropout.default and node.args[2] is not False)
+
+
 def draw_in_front(graph: fx.Graph) -> None:
     """Rewrite random numbers that depend on no data so that they need none; in place. What was theirs alone is left, dead.
 
     Dropout becomes a mask, which is drawn by the operator that eager calls, and products with it.
     """
-    for node in [n for n in graph.nodes if is_random(n)]:
-        value = node.args[0] if node.args else None
-        if not isinstance(value, fx.Node):
-            continue
-        if node.target in _BY_SHAPE:
-            node.update_arg(0, _stand_in(node, value))
-        elif node.target is aten.native_dropout.default and node.args[2] is not False:
-            _mask_drawn(node, value, float(node.args[1]))  # type: ignore[arg-type]
+    for node in [n for n in graph.nodes if is_random(n) and reads_no_data(n)]:
+        value: fx.Node = node.args[0]  # type: ignore[assignment]
+        if node.target is aten.native_dropout.default:
+            dropout_as_product(node)
+        node.update_arg(0, _stand_in(node, value))
 
 
 def _stand_in(node: fx.Node, value: fx.Node) -> fx.Node:
@@ -54,10 +58,9 @@ def _stand_in(node: fx.Node, value: fx.Node) -> fx.Node:
     return made
 
 
-def _mask_drawn(node: fx.Node, value: fx.Node, p: float) -> None:
-    """`value * mask / (1 - p)` for dropout, rounded once."""
-    node.update_arg(0, _stand_in(node, value))
-    users = list(node.users)
+def dropout_as_product(node: fx.Node) -> fx.Node:
+    """`value * mask / (1 - p)` for dropout, rounded once, in place; the mask, which alone is left of what the node gives."""
+    value, p, users = node.args[0], float(node.args[1]), list(node.users)  # type: ignore[arg-type]
     with node.graph.inserting_after(node):
         mask = node.graph.call_function(operator.getitem, (node, 1))
     mask.meta["val"] = node.meta["val"][1]
@@ -71,3 +74,4 @@ def _mask_drawn(node: fx.Node, value: fx.Node, p: float) -> None:
                 scaled = call_with_value(aten.mul.Scalar, kept, 1 / (1 - p) if p < 1 else 0.0, stack_trace=trace)
             user.replace_all_uses_with(scaled)
         node.graph.erase_node(user)
+    return mask

@@ -176,6 +176,21 @@ def test_samples_are_no_channels():
     assert kinds(found) == ["neither"]
 
 
+def test_samples_that_a_convolution_sums_over():
+    """As weights' gradients are made: of all channels, and of groups of them."""
+    for groups in (1, 2):
+
+        def gradient(x, groups=groups):
+            each = x.unflatten(1, (groups, -1)).permute(2, 1, 0, 3).flatten(1, 2)
+            return F.conv1d(each, torch.tanh(x).transpose(0, 1)[..., :3], groups=groups)
+
+        found, _ = rows(gradient, (R(6, 4, 9),))
+        assert kinds(found) == ["paddable"], list(map(str, found.crossings))
+        assert "it sums products over rows" in {c.what for c in found.crossings}
+    found, _ = rows(lambda x: F.conv1d(x.transpose(0, 1), x.transpose(0, 1).flip(1)[..., :3]), (R(6, 4, 9),))
+    assert kinds(found) == ["neither"]
+
+
 def test_bags():
     bag = nn.EmbeddingBag(20, 7, mode="mean")
     found, _ = rows(bag, (torch.randint(20, (6, 4)),))

@@ -54,7 +54,7 @@ _MADE = {
 _OF_SAMPLES = {
     **dict.fromkeys(
         (
-            aten.convolution.default, aten.max_pool1d.default, aten.max_pool2d.default,
+            aten.max_pool1d.default, aten.max_pool2d.default,
             aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default,
             aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default, aten._adaptive_avg_pool2d.default,
             aten._adaptive_avg_pool3d.default, aten.adaptive_avg_pool1d.default, aten.adaptive_max_pool2d.default,
