@@ -13,22 +13,23 @@ import threading
 from collections.abc import Sequence
 
 from kitsune_mlir.errors import KitsuneError
-from kitsune_mlir.runtime.driver import Device, driver, loaded_apart
+from kitsune_mlir.runtime.driver import Device, Function, driver, loaded_apart
 from kitsune_mlir.runtime.launch import Config, library
 
-__all__ = ["MOST_BYTES", "MOST_COPIES", "Copy", "copy_all", "table_of"]
+__all__ = ["ALIGNED", "MOST_BYTES", "MOST_COPIES", "Copies", "Copy", "table_of"]
 
 Copy = tuple[int, int, int, int, int]
 """Address of what is copied, and where to; bytes of a piece, how many there are, and bytes from one to the next there."""
 
+ALIGNED = 16
+"""What addresses are multiples of where `Copies` of one set of addresses serve another one."""
 MOST_COPIES = 8
 """Of a launch."""
 MOST_BYTES = 1 << 31
 """Of a copy it is less: its units are counted in 32 bits."""
 THREADS = 256
-UNITS = 2
-"""That a thread copies, where there are blocks enough."""
-MOST_BLOCKS = 264
+MOST_BLOCKS = 1056
+"""Each thread of which copies a unit, or several where there are more."""
 _ROW = struct.Struct("QQIIIIII")  # source, target, units of a piece, of all, between pieces, first block, blocks, log of a unit
 
 # Block b finds its row, and thread t copies unit (b - first) * 256 + t, and every (blocks * 256)th after it.
@@ -113,15 +114,15 @@ def table_of(copies: Sequence[Copy]) -> tuple[bytes, int]:
         together = source | target | piece | (pitch if count > 1 else 0)
         log = 4 if together % 16 == 0 else 2 if together % 4 == 0 else 0
         units = piece * count >> log
-        blocks = max(1, min(MOST_BLOCKS, -(-units // (UNITS * THREADS))))
+        blocks = max(1, min(MOST_BLOCKS, -(-units // THREADS)))
         rows.append(_ROW.pack(source, target, piece >> log, units, pitch >> log, first, blocks, log))
         first += blocks
     rows += [_ROW.pack(0, 0, 1, 0, 0, first, 0, 0)] * (MOST_COPIES - len(rows))
     return b"".join(rows), first
 
 
-def copy_all(copies: Sequence[Copy], device: int, stream: int) -> None:
-    """Copy on a stream, without waiting for anything; works while it is being captured.
+class Copies:
+    """Copies that are made together on a stream, from other addresses each time.
 
     Args:
         copies: up to `MOST_COPIES`, each of one byte at least and less than `MOST_BYTES`; memory of the device.
@@ -130,43 +131,41 @@ def copy_all(copies: Sequence[Copy], device: int, stream: int) -> None:
 
     Raises:
         TargetError: the device does not take the kernel.
-        KitsuneError: the driver rejects the launch.
     """
-    _kernel(device).launch(copies, stream)
+
+    def __init__(self, copies: Sequence[Copy], device: int, stream: int):
+        self._device, self._function = _kernel(device)
+        rows, blocks = table_of(copies)
+        words = self._words = (ctypes.c_uint64 * (len(rows) // 8)).from_buffer_copy(rows)
+        self._places = range(0, len(copies) * _ROW.size // 8, _ROW.size // 8)
+        self._table = (ctypes.c_uint64 * 1)(ctypes.addressof(words))
+        self._config = Config(blocks, THREADS, 0, stream, cooperative=False)
+        self._given = self._config.address, int(self._function.handle), ctypes.addressof(self._table), None
+        self._launch, self._lock = library().launch, threading.Lock()
+
+    def __call__(self, sources: Sequence[int]) -> None:
+        """Copy, without waiting for anything; works while the stream is being captured.
+
+        Args:
+            sources: addresses, multiples of `ALIGNED` if those that these copies were made for are; else the same.
+
+        Raises:
+            KitsuneError: the driver rejects the launch.
+        """
+        with self._lock:  # the driver has copied the table when it returns
+            for place, source in zip(self._places, sources, strict=True):
+                self._words[place] = source
+            status = self._launch(*self._given)
+            if status:  # this thread may have no context yet
+                with self._device.current():
+                    status = self._launch(*self._given)
+        if status:
+            raise KitsuneError(
+                f"launching the kernel that copies {len(sources)} inputs failed: {driver().CUresult(status).name}"
+            )
 
 
 @functools.cache
-def _kernel(device: int) -> _Kernel:
-    return _Kernel(device)
-
-
-class _Kernel:
-    """The kernel on one device."""
-
-    def __init__(self, device: int):
-        self._device = Device.open(device)
-        self._function = loaded_apart(self._device, _TEXT.encode() + b"\0", "kitsune_copies", THREADS)
-        self._handle, self._launch = int(self._function.handle), library().launch
-        self._rows = (ctypes.c_uint8 * (MOST_COPIES * _ROW.size))()
-        self._table = (ctypes.c_uint64 * 1)(ctypes.addressof(self._rows))
-        self._configs: dict[tuple[int, int], Config] = {}
-        self._lock = threading.Lock()
-
-    def launch(self, copies: Sequence[Copy], stream: int) -> None:
-        rows, blocks = table_of(copies)
-        with self._lock:  # the driver has copied all of them when it returns
-            config = self._configs.get((blocks, stream))
-            if config is None:
-                if len(self._configs) > 4 * MOST_BLOCKS:
-                    self._configs.clear()
-                config = self._configs[blocks, stream] = Config(blocks, THREADS, 0, stream, cooperative=False)
-            ctypes.memmove(self._rows, rows, len(rows))
-            given = config.address, self._handle, ctypes.addressof(self._table), None
-            status = self._launch(*given)
-            if status:  # this thread may have no context yet
-                with self._device.current():
-                    status = self._launch(*given)
-        if status:
-            raise KitsuneError(
-                f"launching {blocks} blocks that copy {len(copies)} inputs failed: {driver().CUresult(status).name}"
-            )
+def _kernel(device: int) -> tuple[Device, Function]:
+    opened = Device.open(device)
+    return opened, loaded_apart(opened, _TEXT.encode() + b"\0", "kitsune_copies", THREADS)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kitsune_mlir.sized.expressions import Size, size_at
-from kitsune_mlir.sized.padded_input import PaddedInput, copied
+from kitsune_mlir.sized.padded_input import CopiedTogether, PaddedInput
 from kitsune_mlir.sized.restride import same_strides, with_strides
 from kitsune_mlir.sized.taker import taker
 
@@ -131,7 +131,7 @@ class PaddedCall:
         self.taken, self._take = tuple(taken), taker(taken)
         self.numbers, self.counted, self.run, self.rest, self.device = tuple(numbers), tuple(counted), run, rest, device
         self._changed = list(self.inputs.items())
-        self._together = device.type == "cuda" and bool(self._changed)
+        self._together = CopiedTogether(self._changed) if device.type == "cuda" and self._changed else None
         self._counts: dict[int, Tensor] = {}
         self._cuts: dict[tuple[int, ...], Any] = {}
 
@@ -155,10 +155,8 @@ class PaddedCall:
             cut = self._cuts[values] = self._cut(dict(zip(self.sizes, values, strict=True)))
         numbers, counts, outputs = cut
         given = list(args)
-        if self._together:
-            wholes = copied([(value, given[n]) for n, value in self._changed])
-            for (n, _), whole in zip(self._changed, wholes, strict=True):
-                given[n] = whole
+        if self._together is not None:
+            self._together(values, given)
         else:
             for n, value in self._changed:
                 given[n] = value(given[n])

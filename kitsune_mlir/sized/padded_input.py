@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kitsune_mlir.runtime.copy_kernel import MOST_BYTES, MOST_COPIES, Copy, copy_all
+from kitsune_mlir.runtime.copy_kernel import ALIGNED, MOST_BYTES, MOST_COPIES, Copies, Copy
 
-__all__ = ["KEPT", "PaddedInput", "copied"]
+__all__ = ["KEPT", "CopiedTogether", "PaddedInput"]
 
 Pieces = tuple[int, int, int, int]
 """Address, bytes of a piece, how many there are, bytes from one to the next: all of `Copy` but where they come from."""
@@ -84,24 +84,78 @@ class PaddedInput:
         return found
 
 
-def copied(inputs: Sequence[tuple[PaddedInput, Tensor]]) -> list[Tensor]:
-    """What a program is called with for several inputs on a GPU, where each copy is a launch: one copies what it can."""
-    found, together = [], list[Copy]()
-    for how, arg in inputs:
-        whole, part, pieces = how.place(arg)
-        found.append(whole)
-        if part is None:
-            continue
-        if pieces is None or not arg.is_contiguous() or arg.is_conj() or arg.is_neg():
-            part.copy_(arg)
-        else:
-            together.append((arg.data_ptr(), *pieces))
-    if together:
-        device = inputs[0][1].device.index or 0
-        stream = torch._C._cuda_getCurrentRawStream(device) if inputs[0][1].is_cuda else 0
+class CopiedTogether:
+    """What a program is called with for several inputs on a GPU, where each copy is a launch: one copies what it can.
+
+    Args:
+        inputs: by number of the argument.
+    """
+
+    def __init__(self, inputs: Sequence[tuple[int, PaddedInput]]):
+        self._inputs = tuple(inputs)
+        self._known = threading.local()  # of each thread, whose buffers are its own
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CopiedTogether, (self._inputs,)
+
+    def __call__(self, values: Any, args: list[Any]) -> None:
+        """Put larger inputs in the place of a call's arguments.
+
+        Args:
+            values: which say all sizes of those inputs.
+        """
+        first = args[self._inputs[0][0]]
+        place = _place(first.device) if first.is_cuda else (0, 0, 0)
+        plans: dict[Any, Any] = self._known.__dict__
+        known = plans.get((values, place))
+        if known is None:
+            return self._copy(values, args, place)
+        wholes, copies = known
+        sources, bits = [], 0
+        for (n, how), whole in zip(self._inputs, wholes, strict=True):
+            arg = args[n]
+            if whole is None and arg.stride() == how.stride:
+                continue
+            if whole is None or not _lies_plainly(arg):
+                return self._copy(values, args, place)
+            sources.append(arg.data_ptr())
+            bits |= sources[-1]
+        if bits % ALIGNED:
+            return self._copy(values, args, place)
+        copies(sources)
+        for (n, _), whole in zip(self._inputs, wholes, strict=True):
+            if whole is not None:
+                args[n] = whole
+        return None
+
+    def _copy(self, values: Any, args: list[Any], place: tuple[int, int, int]) -> None:
+        """The same for any inputs; what one launch copies here it copies at the next call, too."""
+        wholes, together, apart = list[Tensor | None](), list[Copy](), False
+        for n, how in self._inputs:
+            arg = args[n]
+            args[n], part, pieces = how.place(arg)
+            wholes.append(None if part is None else args[n])
+            if part is None:
+                continue
+            if pieces is None or not _lies_plainly(arg):
+                part.copy_(arg)
+                apart = True
+            else:
+                together.append((arg.data_ptr(), *pieces))
         for start in range(0, len(together), MOST_COPIES):
-            copy_all(together[start : start + MOST_COPIES], device, stream)
-    return found
+            some = together[start : start + MOST_COPIES]
+            copies = Copies(some, *place[:2])
+            copies([source for source, *_ in some])
+            if len(some) == len(together) and not apart and all(source % ALIGNED == 0 for source, *_ in some):
+                known: dict[Any, Any] = self._known.__dict__
+                if len(known) > MOST_PARTS:
+                    known.clear()
+                known[values, place] = wholes, copies
+
+
+def _lies_plainly(arg: Tensor) -> bool:
+    """Whether a tensor's elements are in memory as they follow each other."""
+    return arg.is_contiguous() and not (arg.is_conj() or arg.is_neg())
 
 
 def _pieces(part: Tensor) -> Pieces | None:

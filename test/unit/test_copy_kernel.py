@@ -11,7 +11,7 @@ import torch
 
 from kitsune_mlir.runtime import copy_kernel
 from kitsune_mlir.sized import padded_input
-from kitsune_mlir.sized.padded_input import PaddedInput, copied
+from kitsune_mlir.sized.padded_input import CopiedTogether, PaddedInput
 
 MASKS = {"u8": 0xFF, "u32": 0xFFFFFFFF, "b32": 0xFFFFFFFF, "u64": (1 << 64) - 1, "b64": (1 << 64) - 1, "s64": (1 << 64) - 1}
 TYPES = {"u8": ctypes.c_uint8, "u32": ctypes.c_uint32, "u64": ctypes.c_uint64}
@@ -70,7 +70,7 @@ def thread(block: int, number: int, rows: int) -> int:
     return stores
 
 
-def launched(copies, device, stream):
+def launched(copies):
     """Runs all threads."""
     table, blocks = copy_kernel.table_of(copies)
     assert len(copies) <= copy_kernel.MOST_COPIES and len(table) == 320
@@ -91,8 +91,24 @@ def aligned(copy):
 def on_gpu(monkeypatch):
     """As if inputs were on a device; which copies were launched together."""
     found = []
-    monkeypatch.setattr(padded_input, "copy_all", lambda *given: found.append(given[0]) or launched(*given))
+
+    class Copies:
+        def __init__(self, copies, device, stream):
+            self.copies = copies
+
+        def __call__(self, sources):
+            found.append([(source, *copy[1:]) for source, copy in zip(sources, self.copies, strict=True)])
+            launched(found[-1])
+
+    monkeypatch.setattr(padded_input, "Copies", Copies)
     return found
+
+
+def copied(inputs):
+    """What a program would be called with."""
+    args = [given for _, given in inputs]
+    CopiedTogether([*enumerate(how for how, _ in inputs)])(0, args)
+    return args
 
 
 def inside(whole, shape):
@@ -126,13 +142,9 @@ def test_any_bytes(on_gpu):
     assert all(0 < len(copies) <= 8 for copies in on_gpu)
 
 
-def test_many_blocks(on_gpu):
+def test_many_blocks(on_gpu, monkeypatch):
     """More units than all threads have at once, which go on."""
-    copy_kernel_most, copy_kernel.MOST_BLOCKS = copy_kernel.MOST_BLOCKS, 2
-    try:
-        rows = PaddedInput((300, 20), (20, 1))
-        given = torch.randn(257, 20)
-        (whole,) = copied([(rows, given)])
-    finally:
-        copy_kernel.MOST_BLOCKS = copy_kernel_most
+    monkeypatch.setattr(copy_kernel, "MOST_BLOCKS", 2)
+    rows, given = PaddedInput((300, 20), (20, 1)), torch.randn(257, 20)
+    (whole,) = copied([(rows, given)])
     assert torch.equal(whole[:257], given) and not whole[257:].any()

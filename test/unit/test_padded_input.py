@@ -1,13 +1,14 @@
 """Inputs that are copied into larger ones: together, or each by itself."""
 
 import ctypes
+import pickle
 import random
 
 import pytest
 import torch
 
 from kitsune_mlir.sized import padded_input
-from kitsune_mlir.sized.padded_input import PaddedInput, copied
+from kitsune_mlir.sized.padded_input import CopiedTogether, PaddedInput
 
 DTYPES = [torch.float32, torch.int64, torch.bfloat16, torch.uint8, torch.bool, torch.float64, torch.complex64]
 
@@ -25,19 +26,39 @@ def drawn(rng):
     ), given.mT.contiguous().mT if given.dim() > 1 and rng.random() < 0.3 else given
 
 
-@pytest.fixture
-def together(monkeypatch):
-    """What is copied by one launch, as the processor copies it."""
-    found = []
+class Launched:
+    """In place of `Copies`: the processor copies."""
 
-    def copy(copies, device, stream):
-        found.append(copies)
-        for source, target, piece, count, pitch in copies:
+    made = 0
+
+    def __init__(self, copies, device, stream):
+        self.copies = copies
+        Launched.made += 1
+
+    def __call__(self, sources):
+        assert len(sources) == len(self.copies) <= 8
+        for source, (first, target, piece, count, pitch) in zip(sources, self.copies, strict=True):
+            assert source % 16 == 0 or source == first
             for n in range(count):
                 ctypes.memmove(target + n * pitch, source + n * piece, piece)
 
-    monkeypatch.setattr(padded_input, "copy_all", copy)
-    return found
+
+@pytest.fixture(autouse=True)
+def on_gpu(monkeypatch):
+    """As on a GPU."""
+    monkeypatch.setattr(padded_input, "Copies", Launched)
+    Launched.made = 0
+
+
+def copied(together, given):
+    """What a program would be called with."""
+    args = [None, *given, None]
+    together(tuple(value.shape for value in given), args)
+    return args[1:-1]
+
+
+def plan(inputs):
+    return CopiedTogether([*enumerate(inputs, 1)])
 
 
 def inside(whole, shape):
@@ -46,23 +67,44 @@ def inside(whole, shape):
     return whole
 
 
-def test_copied_together(together):
+def test_copied_together():
     rng = random.Random(random.random())
     for _ in range(200):
-        inputs = [drawn(rng) for _ in range(rng.randint(1, 4))]
-        for _ in range(2):
-            for (how, given), whole in zip(inputs, copied(inputs), strict=True):
+        inputs = [drawn(rng) for _ in range(rng.randint(1, 9))]
+        together = pickle.loads(pickle.dumps(plan([how for how, _ in inputs])))
+        for again in range(3):
+            args = [given if again < 2 else (given + 1).to(given.dtype) for _, given in inputs]
+            for (how, _), given, whole in zip(inputs, args, copied(together, args), strict=True):
                 assert torch.equal(inside(whole, given.shape), given)
                 if whole is not given:
                     behind = torch.ones(how.size, dtype=torch.bool)
                     inside(behind, given.shape).fill_(False)
                     assert not whole[behind].any() and whole.stride() == how.stride
-    assert together and all(0 < len(copies) <= 4 for copies in together)
 
 
-def test_negated_and_conjugated_inputs(together):
+def test_one_launch_is_planned_once():
+    """For inputs that lie as before; one that lies otherwise, or is no multiple of 16 bytes away, is copied all the same."""
+    nodes, edges = PaddedInput((40, 12), (12, 1)), PaddedInput((2, 128), (128, 1))
+    together = plan([nodes, edges])
+    for _ in range(3):
+        given = torch.randn(8, 12), torch.randint(8, (2, 27))
+        for value, whole in zip(given, copied(together, given), strict=True):
+            assert torch.equal(inside(whole, value.shape), value)
+    assert Launched.made == 1
+    memory = torch.randn(200)
+    for value in (torch.randn(12, 8).T, memory[1:97].view(8, 12), memory[4:100].view(8, 12)):
+        given = value, torch.randint(8, (2, 27))
+        assert torch.equal(copied(together, given)[0][:8], value)
+    given = torch.randn(40, 12), torch.randint(8, (2, 27))  # nodes are as many as they are to be
+    for _ in range(2):
+        wholes = copied(together, given)
+        assert wholes[0] is given[0] and torch.equal(wholes[1][:, :27], given[1])
+
+
+def test_negated_and_conjugated_inputs():
     """Whose memory holds something else."""
     x = torch.randn(3, 4, dtype=torch.complex64)
-    how, part = PaddedInput((5, 4), (4, 1)), PaddedInput((5, 4), (4, 1))
-    conjugated, negated = copied([(how, x.conj()), (part, x.conj().imag)])
-    assert torch.equal(conjugated[:3], x.conj().resolve_conj()) and torch.equal(negated[:3], -x.imag) and not together
+    together = plan([PaddedInput((5, 4), (4, 1)), PaddedInput((5, 4), (4, 1))])
+    for each in ((x, x.imag.clone()), (x.conj(), x.conj().imag), (x, x.imag.clone()), (x.conj(), x.conj().imag)):
+        for value, whole in zip(each, copied(together, each), strict=True):
+            assert torch.equal(whole[:3], value.resolve_conj().resolve_neg())
