@@ -205,7 +205,7 @@ def _refuse(operators: Mapping[str, str], error: Exception, refused: dict[str, s
     """
     said = str(error).strip() if isinstance(error, KitsuneError) else f"a bug in the compiler: {type(error).__name__}: {error}"
     named = error.operator if isinstance(error, FrontendError) else None
-    if named is not None and named in operators.values():
+    if named is not None and named in operators.values() and named not in refused:  # else it has not helped, as for constants
         refused[named] = said
         return
     late = {str(op) for op in late_operators()} & set(operators.values()) if named is not None else set()

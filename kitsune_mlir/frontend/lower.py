@@ -111,9 +111,9 @@ def _unchecked(context: ir.Context) -> str:
 
 def _lowering_error(diagnostics: list[tuple[str, str | None, str | None]], fallback: str, module: ir.Module) -> FrontendError:
     message, operator, location = diagnostics[0] if diagnostics else (fallback, None, None)
-    if operator is None:
+    if operator is None or "'torch.vtensor.literal'" in message:
         # torch-mlir blames a constant where it left the constant's user as it was: name that one.
-        operator, location = _left_over(module) or (None, location)
+        operator, location = _left_over(module) or (operator, location)
     named = _OPERATOR.search(message)
     if operator is None and named:
         operator = named.group(1) or named.group(2)

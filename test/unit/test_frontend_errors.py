@@ -11,9 +11,12 @@ from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch_mlir import ir
+from torch_mlir.dialects import torch as torch_dialect
 
+from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import DynamicShapeError, FrontendError
 from kitsune_mlir.frontend import import_model, traced_model
+from kitsune_mlir.frontend.lower import lower_to_linalg
 
 
 class Located(nn.Module):
@@ -69,6 +72,25 @@ def test_error_inside_a_module_names_the_users_line_not_torchs():
     with pytest.raises(FrontendError, match="aten.i0") as caught:
         import_model(model, (torch.randn(2, 3),))
     assert caught.value.location == line_of(Inner.forward, 1)
+
+
+def test_what_takes_a_constant_is_named_and_not_the_constant():
+    """torch-mlir has no lowering for `as_strided_scatter`, which does not come to it from here."""
+    text = """func.func @main(%x: !torch.vtensor<[2],f32>) -> (!torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>) {
+      %zeros = torch.vtensor.literal(dense<0.0> : tensor<4xf32>) : !torch.vtensor<[4],f32> loc("aten.full"("m.py":3:0))
+      %n = torch.aten.neg %zeros : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
+      %one = torch.constant.int 1
+      %two = torch.constant.int 2
+      %list = torch.prim.ListConstruct %two : (!torch.int) -> !torch.list<int>
+      %r = torch.aten.as_strided_scatter %zeros, %x, %list, %list, %one : !torch.vtensor<[4],f32>, !torch.vtensor<[2],f32>,
+        !torch.list<int>, !torch.list<int>, !torch.int -> !torch.vtensor<[4],f32>
+      return %n, %r : !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>
+    }"""
+    with new_context() as context:
+        torch_dialect.register_dialect(context)
+        module = ir.Module.parse(text)
+        with pytest.raises(FrontendError, match="as_strided_scatter"):
+            lower_to_linalg(module)
 
 
 def test_custom_operator_is_named():
