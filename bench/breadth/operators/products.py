@@ -15,6 +15,7 @@ __all__ = ["products"]
 def _matrices() -> list[BenchCase]:
     square, odd = [(2048, 2048)] * 2, [(63, 27), (27, 129)]
     mixed = "bij,bjk->bik"
+    wave = [(1 << 17, 128), (128, 128)], [(63, 27), (27, 27)]
     return [
         *table("product", {"mm": torch.mm}, square, odd),
         *table("product", {"mm_odd": torch.mm}, [(2000, 1677), (1677, 1001)], [(7, 1677), (1677, 1)]),
@@ -23,6 +24,8 @@ def _matrices() -> list[BenchCase]:
         *table("product", {"tall": torch.mm}, [(1 << 20, 16), (16, 16)], [(1000, 3), (3, 5)]),
         *table("product", {"deep": torch.mm}, [(64, 1 << 16), (1 << 16, 64)], [(5, 1000), (1000, 7)]),
         *table("product", {"addmm": torch.addmm}, [(2048, 2048)] * 3, [(63, 129), *odd]),
+        *table("product", {"mm_sin": lambda a, b: torch.sin(a @ b)}, *wave),
+        *table("product", {"mm_sin_mm": lambda a, b: torch.sin(a @ b) @ b}, *wave),
         *table("product", {"bmm": torch.bmm}, [(64, 512, 512)] * 2, [(3, 17, 9), (3, 9, 5)]),
         *table("product", {"bmm_many": torch.bmm}, [(8192, 32, 32)] * 2, [(65, 4, 4)] * 2),
         *table("product", {"baddbmm": torch.baddbmm}, [(64, 512, 512)] * 3, [(3, 17, 5), (3, 17, 9), (3, 9, 5)]),
