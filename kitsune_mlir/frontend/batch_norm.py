@@ -78,10 +78,11 @@ def _fold(weight: fx.Node, bias, gamma, beta, mean: fx.Node, var: fx.Node, eps: 
     shift = call_with_value(aten.mul.Tensor, shift, scale)
     if beta is not None:
         shift = call_with_value(aten.add.Tensor, shift, _cast(beta, torch.float64))
-    column = call_with_value(aten.reshape.default, scale, [-1, *[1] * (weight.meta["val"].ndim - 1)])
+    column = call_with_value(aten.view.default, scale, [-1, *[1] * (weight.meta["val"].ndim - 1)])
     scaled = call_with_value(aten.mul.Tensor, _cast(weight, torch.float64), column)
     return _cast(scaled, dtype), _cast(shift, dtype)
 
 
 def _cast(value: fx.Node, dtype: torch.dtype) -> fx.Node:
-    return call_with_value(aten._to_copy.default, value, dtype=dtype)
+    """In the operator that ATen's own copy decomposes to: there is a shape of its own for each width of a model."""
+    return call_with_value(torch.ops.prims.convert_element_type.default, value, dtype)
