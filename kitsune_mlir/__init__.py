@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kitsune_mlir.pipeline import Options
     from kitsune_mlir.runtime.load import load
     from kitsune_mlir.runtime.program import Program
-    from kitsune_mlir.serving.engine import serve
+    from kitsune_mlir.serving.serve import serve
     from kitsune_mlir.simulation.simulate import simulate
     from kitsune_mlir.training.train_step import train_step
     from kitsune_mlir.windows.capture import window
@@ -35,7 +35,7 @@ _WHERE = {
     "Options": "kitsune_mlir.pipeline",
     "load": "kitsune_mlir.runtime.load",
     "Program": "kitsune_mlir.runtime.program",
-    "serve": "kitsune_mlir.serving.engine",
+    "serve": "kitsune_mlir.serving.serve",
     "simulate": "kitsune_mlir.simulation.simulate",
     "trace_tree": "kitsune_mlir.windows.trace_tree",
     "train_step": "kitsune_mlir.training.train_step",

@@ -28,7 +28,7 @@ def serve(models: str, host: str, port: int) -> None:
 
     from kitsune_mlir.serving.app import make_app
     from kitsune_mlir.serving.config import read_models
-    from kitsune_mlir.serving.engine import serve as engine_of
+    from kitsune_mlir.serving.serve import serve as engine_of
 
     with Progress(Console(stderr=True, soft_wrap=True)).running("loading"):
         served = read_models(models)

@@ -51,6 +51,11 @@ class Arrivals:
             self._start = time.perf_counter()
         return time.perf_counter() - self._start
 
+    @property
+    def all_taken(self) -> bool:
+        """Whether none is left, or the load is over."""
+        return self._taken == len(self.dues) or self.now > self.over
+
     def take(self, most: int | None = None, wait: bool = True) -> range:
         """Numbers of those that have come and that nobody has taken; waits for one. None are left if it is empty.
 

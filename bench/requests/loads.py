@@ -5,11 +5,11 @@
 
 Requests come by Poisson, or by gamma with a coefficient of variation of 4, to models by Zipf's law, whether or not earlier
 ones are answered; when each comes is drawn beforehand, and all systems take from the same (`bench/requests/arrivals.py`). Rates
-are shares (`SHARES`) of what "one by one" answers in a burst, unless they are given. Systems: "engine" is `kitsune_mlir.serve`;
-"one by one" (round robin), "streams" (16), "green contexts" (4 of 32 multiprocessors) and "batched" (rows of one model, to 8)
-replay a graph of each model; "vmap" does all models of a family at once, through torch.compile in a graph; "processes" have
-parts of the models, and take turns; "processes, MPS" overlap. On the host there are no graphs and no streams. What is not there
-is recorded with the reason.
+are shares (`SHARES`) of what "one by one" answers in a burst, unless they are given. Systems: "engine" is `kitsune_mlir.serve`,
+which asks for what has come, as the others do; "engine, threads" is handed it by another thread; "one by one" (round robin),
+"streams" (16), "green contexts" (4 of 32 multiprocessors) and "batched" (rows of one model, to 8) replay a graph of each model;
+"vmap" does all models of a family at once, through torch.compile in a graph; "processes" have parts of the models, and take
+turns; "processes, MPS" overlap. On the host there are no graphs and no streams. What is not there is recorded with the reason.
 Outputs of every system are compared with eager's before it is loaded. p50 and p99 in milliseconds, of what was answered until a
 quarter of a second after the last request came; goodput: requests a second in 2, 5 and 10 ms; and the share of requests within
 their deadline.
@@ -18,8 +18,11 @@ their deadline.
 from __future__ import annotations
 
 import argparse
+import bisect
 import contextlib
+import functools
 import gc
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,12 +30,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 import kitsune_mlir
 from bench import host
 from bench.measure import relative_errors
 from bench.records import Record
 from bench.requests.arrivals import Arrivals
+from bench.requests.engine_load import EngineLoad, items_of
 from bench.requests.processes import Processes, Unavailable, made, mps
 from bench.requests.scenarios import ARRIVALS, BESIDE, SCENARIOS, Request, requests
 from bench.requests.systems import LIMIT, Item, Work, batched, in_green_contexts, one_by_one, serve, together
@@ -48,7 +53,17 @@ PATIENCE = 60.0
 """Seconds in which a burst is answered."""
 STREAMS, PROCESSES = 16, {"cpu": 2, "cuda": 8}
 NEAR = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
-SYSTEMS = ("engine", "one by one", "streams", "green contexts", "batched", "vmap", "processes", "processes, MPS")
+SYSTEMS = (
+    "engine",
+    "engine, threads",
+    "one by one",
+    "streams",
+    "green contexts",
+    "batched",
+    "vmap",
+    "processes",
+    "processes, MPS",
+)
 
 Run = Callable[[Arrivals, Sequence[tuple[int, int]], dict[int, Any] | None], None]
 """Answers a load, of which it is told the model and the number of the input of each; keeps outputs where they are wanted."""
@@ -79,11 +94,16 @@ class Load:
         Raises:
             Unavailable: it is not there on this machine.
         """
-        if name == "engine":
+        if name.startswith("engine"):
             named = {str(n): program for n, program in enumerate(self._compiled())}
-            with kitsune_mlir.serve(named, limit=LIMIT, capacity=2 * self.scenario.each * count + BURST) as engine:
-                self.engine = engine
-                yield self._by_engine
+            given = EngineLoad(self.inputs, self._asked.deadline)
+            capacity = 2 * self.scenario.each * count + BURST
+            source = given.source if name == "engine" else None
+            with kitsune_mlir.serve(named, limit=LIMIT, capacity=capacity, source=source) as engine:
+                try:
+                    yield functools.partial(given.run, engine, source is None)
+                finally:
+                    given.end()
         elif name.startswith("processes"):
             parts = min(PROCESSES[self.device], len(self.models))
             with mps() if name.endswith("MPS") else contextlib.nullcontext({}) as own:
@@ -95,30 +115,7 @@ class Load:
         else:
             with torch.no_grad():
                 work = self._work(name)
-            yield lambda arrivals, asked, keep: serve(work, arrivals, self._items(asked), keep)
-
-    def _items(self, asked: Sequence[tuple[int, int]]) -> list[Item]:
-        return [(model, self.inputs[model][row], number) for number, (model, row) in enumerate(asked)]
-
-    def _by_engine(self, arrivals: Arrivals, asked: Sequence[tuple[int, int]], keep: dict[int, Any] | None = None) -> None:
-        """What has come is handed in by this thread, and served by the engine's."""
-        calls = [(str(model), (x,)) for model, x, _ in self._items(asked)]
-        arrivals.gentle, deadline = True, None if arrivals.patient else self._asked.deadline
-        while new := arrivals.take():
-
-            def done(places: Sequence[int], outputs: Sequence[Any], first: int = new.start) -> None:
-                numbers = [first + place for place in places]
-                if any(isinstance(output, BaseException) for output in outputs):
-                    wrong = [isinstance(output, BaseException) for output in outputs]
-                    arrivals.ended([n for n, bad in zip(numbers, wrong, strict=True) if bad], right=False)
-                    arrivals.ended([n for n, bad in zip(numbers, wrong, strict=True) if not bad])
-                else:
-                    arrivals.ended(numbers)
-                if keep is not None:
-                    keep.update(zip(numbers, outputs, strict=True))
-
-            self.engine.submit_many(calls[new.start : new.stop], done, deadline=deadline)
-        arrivals.wait()
+            yield lambda arrivals, asked, keep: serve(work, arrivals, items_of(self.inputs, asked), keep)
 
     def _work(self, name: str) -> Work:
         """The way of a system with one thread."""
@@ -169,14 +166,19 @@ class Load:
         run(Arrivals([0.0] * len(asked), PATIENCE), asked, found)
         if missing := len(asked) - len(found):
             raise TimeoutError(f"{missing} of {len(asked)} requests have no answer")
-        worst = 0.0
+        pairs: dict[int, list[tuple[Tensor, Tensor]]] = {}  # by family
         with torch.no_grad():
             for number, (model, row) in enumerate(asked):
                 if isinstance(found[number], BaseException):
                     raise found[number]
                 wanted = self.models[model](self.inputs[model][row])
-                worst = max(worst, *relative_errors(found[number].to(wanted.device), wanted.double()))
-        return worst
+                family = bisect.bisect_right([*itertools.accumulate(self._all)], model)
+                pairs.setdefault(family, []).append((found[number].to(wanted.device), wanted.double()))
+        # Of all outputs together: one that is a single number may be near zero.
+        return max(
+            max(relative_errors(*(torch.cat([one.flatten() for one in own]) for own in zip(*its, strict=True))))
+            for its in pairs.values()
+        )
 
     def capacity(self, run: Run) -> float:
         """Requests a second of a burst."""

@@ -48,6 +48,8 @@ def mps() -> Iterator[dict[str, str]]:
         own = {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
         for place in own.values():
             os.mkdir(place)
+        # The daemon has the devices that this process sees; its clients count these from 0.
+        seen = {"CUDA_VISIBLE_DEVICES": "0"} if "CUDA_VISIBLE_DEVICES" in os.environ else {}
 
         def control(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
             return subprocess.run(
@@ -61,7 +63,7 @@ def mps() -> Iterator[dict[str, str]]:
         except subprocess.TimeoutExpired as error:
             raise Unavailable("the daemon does not answer") from error
         try:
-            yield own
+            yield own | seen
         finally:
             control(text="quit\n")
 

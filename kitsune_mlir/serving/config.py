@@ -46,7 +46,7 @@ class Served:
     Attributes:
         programs: by name. Models of one package share its code.
         deadlines: seconds, of those that have one.
-        limit, capacity: as of `serving.engine.serve`.
+        limit, capacity: as of `serving.serve.serve`.
     """
 
     programs: dict[str, Program]

@@ -7,6 +7,7 @@ joined only while its slack allows it and the model of costs expects a gain (`re
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +17,17 @@ from typing import Any
 from kitsune_mlir.errors import ArgumentError, BusyError, ConflictError, DeadlineError, KitsuneError
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.backlog import Backlog, length_of
-from kitsune_mlir.serving.families import families_of
 from kitsune_mlir.serving.groups import Done, Group, Member, begun, give
 from kitsune_mlir.serving.requests import UNHURRIED, Family, Request, Waiting, numbers, turn
 from kitsune_mlir.serving.simulate import Forecast, simulate
 from kitsune_mlir.serving.statistics import Statistics
 
-__all__ = ["Engine", "serve"]
+__all__ = ["Engine", "Source"]
 
+Source = Callable[["Engine", bool], bool]
+"""Hands in what has come, see `serve.serve`."""
+
+_log = logging.getLogger(__name__)
 _FOREVER = float("inf")
 _UNHURRIED_LENGTH = length_of(UNHURRIED)
 _NONE: Mapping[str, Any] = {}
@@ -31,47 +35,25 @@ _KEPT = 64
 """Cancelled requests that are held at least, beside as many as wait."""
 
 
-def serve(
-    models: Mapping[str, Program] | Sequence[Program], *, limit: int = 32, capacity: int = 1024, measure: bool = True
-) -> Engine:
-    """Serve programs: an engine that takes requests from any threads.
-
-        with kitsune_mlir.serve({"a": program, "b": program.with_weights(weights)}) as engine:
-            future = engine.submit("a", (x,), deadline=0.005)
-            y = future.result()
-
-    Args:
-        models: programs by name; those of a sequence are called "0", "1", ... Programs of one code share launches: made by
-            `Program.with_weights`, or compiled of the same model.
-        limit: most requests of a launch (of what a program was compiled for: option `requests` on a GPU).
-        capacity: most requests that wait at a time.
-        measure: run each code with random inputs now, to know what launches of so many requests take; otherwise it is learnt.
-
-    Raises:
-        ArgumentError: a limit is not above 0, or there are no models.
-        TargetError: a program cannot run on this machine.
-    """
-    named = models if isinstance(models, Mapping) else {str(number): program for number, program in enumerate(models)}
-    if not named:
-        raise ArgumentError("there are no models to serve")
-    for name, value in (("limit", limit), ("capacity", capacity)):
-        if type(value) is not int or value < 1:
-            raise ArgumentError(f"the {name} of an engine is a whole number above 0, not {value!r}")
-    return Engine(families_of(named, limit, measure), capacity)
-
-
 class Engine:
-    """Serves families of programs by one thread that launches; `serve` makes it. A context manager, which closes it.
+    """Serves families of programs by one thread that launches; `serve.serve` makes it. A context manager, which closes it.
 
     Requests lie in a list until the thread fetches them, all at once when it may launch again, so a submission costs others
     a lock that is held for a moment. What waits and what was counted have locks of their own, which nobody who submits takes.
 
     Args:
         clock: seconds, that deadlines and latencies are of.
+        source: as of `serve.serve`.
     """
 
-    def __init__(self, families: Sequence[Family], capacity: int, clock: Callable[[], float] = time.monotonic):
-        self.capacity = capacity
+    def __init__(
+        self,
+        families: Sequence[Family],
+        capacity: int,
+        clock: Callable[[], float] = time.monotonic,
+        source: Source | None = None,
+    ):
+        self.capacity, self._source = capacity, source
         self._families = {name: family for family in families for name in family.programs}
         self._all = list(families)
         self._statistics = {name: Statistics() for name in self._families}
@@ -124,7 +106,8 @@ class Engine:
         with self._lock:
             if self._closed:
                 raise BusyError("the engine is closed")
-            room = self._backlog.room(now, due, length) if strict and self._waiting else _FOREVER
+            many = strict and self._waiting >= family.least_waiting
+            room = self._backlog.room(now, due, length) if many else _FOREVER
             if self._waiting >= self.capacity or room < family.spare(due):
                 self._statistics[model].refused += 1
                 raise self._busy(self._waiting)
@@ -159,15 +142,15 @@ class Engine:
             if self._closed:
                 raise BusyError("the engine is closed")
             waiting = self._waiting
-            free, some = self.capacity - waiting, waiting > 0
+            free = self.capacity - waiting
             room = self._backlog.room(now, due, length) if strict else _FOREVER
             for place, (model, args) in enumerate(calls):
                 family, statistics = self._families[model], self._statistics[model]
-                if free <= 0 or (some and room < family.spare(due)):
+                if free <= 0 or (room < family.spare(due) and self.capacity - free >= family.least_waiting):
                     statistics.refused += 1
                     refused.append(place)
                     continue
-                pace, free, some = family.pace, free - 1, True
+                pace, free = family.pace, free - 1
                 room, whole = room - pace, whole + pace
                 statistics.submitted += 1
                 taken.append(Member(until, model, args, strict, now, next(numbers), place, group, length, pace))
@@ -320,6 +303,8 @@ class Engine:
     def _serve(self) -> None:
         """Launch until the engine is closed and nothing waits."""
         while True:
+            if self._source is not None:
+                self._ask(self._source)
             begin = self._clock()
             with self._queues:
                 closed = self._fetch()
@@ -336,7 +321,18 @@ class Engine:
             elif not over and family is None:
                 if closed and pause is None:
                     return
-                self._sleep(pause)
+                if self._source is None or pause is not None:
+                    self._sleep(pause)
+
+    def _ask(self, source: Source) -> None:
+        """Let a source hand in what has come; one that fails is asked no more."""
+        try:
+            again = not self._closed and source(self, not self._waiting)
+        except Exception:
+            again = False
+            _log.exception("exception calling %r", source)
+        if not again:
+            self._source = None
 
     def _started(self, requests: Sequence[Waiting]) -> Sequence[Waiting]:
         """Those of requests that were not cancelled; they cannot be any more, and wait no longer."""

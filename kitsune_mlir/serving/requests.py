@@ -34,6 +34,9 @@ PROBATION = 16
 SPARED = 0.5
 """Of a deadline, for the launch of a request whose turn has come."""
 
+SEATS = 4
+"""A launch has so many times as many as may wait whatever comes before them."""
+
 PACED = 8
 """Launches from one pace to the next."""
 
@@ -144,6 +147,12 @@ class Queue:
         deadline, for launches of fewer are made where others would take too long."""
         least, whole = self._spare
         return max(least, min(whole, SPARED * deadline))
+
+    @property
+    def least_waiting(self) -> int:
+        """So many wait before one is refused that seems to come too late: launches should not become small by refusals, for
+        then each request takes longer, more are refused, and they become smaller still."""
+        return 1 + self.limit // SEATS
 
     @property
     def limit(self) -> int:

@@ -94,7 +94,8 @@ def simulate(
             request, queue = coming[place]
             place += 1
             room = backlog.room(request.arrived, request.deadline - request.arrived, length)
-            if request.strict and room < queue.spare(request.deadline - request.arrived) and any(map(Queue.first, like)):
+            short = room < queue.spare(request.deadline - request.arrived)
+            if request.strict and short and sum(len(one.pending()) for one in like) >= queue.least_waiting:
                 refused += 1
                 now += refusal
                 continue

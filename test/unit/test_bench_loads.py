@@ -72,7 +72,7 @@ def test_adapters_share_their_base():
 @pytest.mark.parametrize("name", todays(list(SCENARIOS), 1))
 def test_every_system_answers_as_eager_does(name: str):
     load = Load(name, ASKED)
-    for system in ("engine", "one by one", "batched", "vmap"):
+    for system in ("engine", "engine, threads", "one by one", "batched", "vmap"):
         with load.system(system, 64) as run:
             assert load.error(run) < 1e-4, system
             figures = load.run(run, requests(load.counts, load.scenario.each, 1e9, 12, "poisson", 0), PATIENCE)

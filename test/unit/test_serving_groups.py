@@ -162,3 +162,30 @@ def test_what_is_told_and_fails_is_nobody_elses(programs, caplog):
         engine.submit_many([("a", (x,))], told)
         assert told.wait()[0].shape == (1, 3)
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_source_is_asked_between_launches(programs):
+    """By the engine's own thread, until it says that nothing comes any more, or fails."""
+    asked, told, x = list[bool](), Told(5), torch.randn(1, 7)
+    ready = threading.Event()
+
+    def source(engine: Engine, idle: bool) -> bool:
+        if not asked:
+            assert ready.wait(30)
+        asked.append(idle)
+        assert threading.current_thread() is engine._thread
+        if len(asked) == 1:
+            engine.submit_many([("a", (x,)), ("b", (x,))], lambda places, outputs: told(places, outputs))
+        elif idle and len(told.outputs) == 2:
+            engine.submit_many([("c", (x,))] * 3, lambda places, outputs: told([2 + n for n in places], outputs))
+            return False
+        return True
+
+    with kitsune_mlir.serve(programs, limit=4, measure=False, source=source) as engine:
+        ready.set()
+        assert all(isinstance(one, Tensor) for one in told.wait())
+        count = len(asked)
+        assert asked[0] and engine("a", x).shape == (1, 3) and len(asked) == count
+    for failing in (lambda engine, idle: 1 // 0, lambda engine, idle: False):
+        with kitsune_mlir.serve(programs, measure=False, source=failing) as engine:
+            assert engine("b", x).shape == (1, 3)
