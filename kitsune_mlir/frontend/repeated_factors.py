@@ -49,13 +49,11 @@ def share_repeated_factors(graph: fx.Graph) -> None:
         if read is None:
             continue
         batch, *matrix = read.dims
-        times = batch[-1][0] if batch and batch[-1][1] == 0 else 1
-        own = batch if times == 1 else batch[:-1]
-        if any(step == 0 for _, step in (*own, *matrix[0], *matrix[1])):
+        if not batch or batch[-1][1] != 0 or any(step == 0 for _, step in (*batch[:-1], *matrix[0], *matrix[1])):
             continue
         with graph.inserting_before(node):
             call = functools.partial(call_with_value, stack_trace=str(node.meta.get("stack_trace") or ""))
-            made = _multiplied(call, node, dataclasses.replace(read, dims=(own, *matrix)), times)
+            made = _multiplied(call, node, dataclasses.replace(read, dims=(batch[:-1], *matrix)), batch[-1][0])
         node.replace_all_uses_with(made)
         graph.erase_node(node)
         changed = True
@@ -124,8 +122,7 @@ def _multiplied(call: Any, node: fx.Node, right: _Read, times: int) -> fx.Node:
     """The product of its left factor, so many matrices of which are one, and a right factor where nothing is repeated."""
     left, (batch, rows, columns) = node.args[0], node.meta["val"].shape
     inner = left.meta["val"].shape[-1]  # type: ignore[union-attr]
-    if times != 1:
-        left = call(aten.reshape.default, left, [batch // times, times * rows, inner])
+    left = call(aten.reshape.default, left, [batch // times, times * rows, inner])
     factors = [factor for dim in right.dims for factor in dim]
     order = sorted(range(len(factors)), key=lambda at: -factors[at][1])
     value = call(aten.reshape.default, right.node, [factors[at][0] for at in order])
@@ -134,5 +131,4 @@ def _multiplied(call: Any, node: fx.Node, right: _Read, times: int) -> fx.Node:
     value = call(aten.reshape.default, value, [math.prod(n for n, _ in dim) for dim in right.dims])
     for dtype in right.casts:
         value = call(torch.ops.prims.convert_element_type.default, value, dtype)
-    made = call(aten.bmm.default, left, value)
-    return made if times == 1 else call(aten.reshape.default, made, [batch, rows, columns])
+    return call(aten.reshape.default, call(aten.bmm.default, left, value), [batch, rows, columns])
