@@ -96,7 +96,7 @@ def compile_exported(
         return [one for key in map(id, known) for one in made[key][1]]
 
     start = time.perf_counter()
-    run = Specialized(gm, compile_static, GraphOptions(require_full=True))
+    run = Specialized(gm, compile_static, GraphOptions(require_full=True), on_gpu=machine.is_gpu)
     signature, examples = _described(program, captured, run, names or {}, parameters)
     _prepare(run, signature, examples)
     seconds["compile"] = time.perf_counter() - start

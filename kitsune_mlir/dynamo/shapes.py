@@ -54,6 +54,7 @@ class Specialized:
             in PyTorch (in a process that has loaded what another one compiled).
         options: how sizes are chosen.
         known: what was compiled.
+        on_gpu: whether programs are for one; None is where inputs are.
     """
 
     def __init__(
@@ -62,7 +63,10 @@ class Specialized:
         compile: Callable[[fx.GraphModule, str, bool], Callable[..., Any]] | None,
         options: GraphOptions | None = None,
         known: Known | None = None,
+        on_gpu: bool | None = None,
     ):
+        given = [node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder")]
+        self._on_gpu = any(isinstance(value, Tensor) and value.is_cuda for value in given) if on_gpu is None else on_gpu
         self._gm, self._compile, self._options = gm, compile, options or GraphOptions()
         self.known = known or Known(input_sizes(gm))
         self._places, self._values = self.known.places, reader(self.known.places)
@@ -192,11 +196,11 @@ class Specialized:
         placeholders = self._gm.graph.find_nodes(op="placeholder")
         weights = {name: rows_in(self._rows, name, values) for name in names}  # type: ignore[arg-type]
         bounds = {name: bound for name in names if (bound := bound_of(placeholders, name)) is not None}
-        on_gpu = any(isinstance(n.meta.get("val"), Tensor) and n.meta["val"].is_cuda for n in placeholders)
+        on_gpu = self._on_gpu
         varied = on_gpu and sum(node.op == "call_function" for node in self._gm.graph.nodes) <= MOST_VARIED
-        cost, given = cost_of(self._gm, int(on_gpu and not varied)), given_bytes_of(self._gm)
+        cost, given = cost_of(self._gm, int(on_gpu and not varied), on_gpu), given_bytes_of(self._gm)
         asked = self._options.bucket_growth, self._options.buckets
-        idle = idle_cost_of(self._gm) if self._leaves_out(names) else None
+        idle = idle_cost_of(self._gm) if self._leaves_out(names) and not on_gpu else None
         return Buckets(
             weights,
             bounds,

@@ -30,15 +30,13 @@ FUSED = 4
 """Operators of a task, roughly."""
 
 
-def idle_cost_of(gm: fx.GraphModule) -> Callable[[Mapping[str, int]], float] | None:
+def idle_cost_of(gm: fx.GraphModule) -> Callable[[Mapping[str, int]], float]:
     """A function from values of a graph's symbols to the seconds in which a program leaves out all rows of such sizes.
 
-    None on a GPU, where not every engine leaves them out.
+    For the host: on a GPU not every engine leaves them out.
     """
     computed = [node for node in gm.graph.nodes if node.op == "call_function" and not is_view(node)]
     made = [value for node in computed for value in tree_leaves(node.meta.get("val")) if isinstance(value, Tensor)]
-    if any(value.device.type != "cpu" for value in made):
-        return None
     rows = Counter(math.prod(sizes_of(value)[:-1], start=sympy.Integer(1)) for value in made)
 
     def seconds(values: Mapping[str, int]) -> float:
@@ -59,7 +57,7 @@ def given_bytes_of(gm: fx.GraphModule) -> Callable[[Mapping[str, int]], int]:
     return lambda values: sum(size_at(count, values) * size for count, size in each.items() if size)
 
 
-def cost_of(gm: fx.GraphModule, reads: int = 0) -> Callable[[Mapping[str, int]], float]:
+def cost_of(gm: fx.GraphModule, reads: int = 0, on_gpu: bool = False) -> Callable[[Mapping[str, int]], float]:
     """A function from values of a graph's symbols to seconds, roughly.
 
     Each weight is read once, each result that is no view written once, and products compute.
@@ -68,17 +66,16 @@ def cost_of(gm: fx.GraphModule, reads: int = 0) -> Callable[[Mapping[str, int]],
         reads: how often each result is read again. Of a cache of keys and values that grows, for 4,096 tokens, a layer of Llama
             moves 150 MB between its stages, of which a GPU's caches hold little.
     """
-    traffic, work, device = Counter[sympy.Expr](), Counter[sympy.Expr](), "cpu"
+    traffic, work = Counter[sympy.Expr](), Counter[sympy.Expr]()
     for node in gm.graph.nodes:
         for value in tree_leaves(node.meta.get("val")):
             if isinstance(value, Tensor) and node.op in ("placeholder", "call_function") and not is_view(node):
-                device = value.device.type
                 often = 1 + reads if node.op == "call_function" else 1
                 traffic[sympy.Mul(*sizes_of(value))] += value.element_size() * often
         if node.target in (aten.mm.default, aten.bmm.default):
             left, result = sizes_of(node.args[0].meta["val"]), sizes_of(node.meta["val"])
             work[sympy.Mul(*result, left[-1])] += 2
-    start, bandwidth, rate = _RATES.get(device, _RATES["cpu"])
+    start, bandwidth, rate = _RATES["cuda" if on_gpu else "cpu"]
 
     def seconds(values: Mapping[str, int]) -> float:
         moved = sum(count * size_at(size, values) for size, count in traffic.items())

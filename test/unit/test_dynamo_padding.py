@@ -3,6 +3,7 @@
 What is compiled here is PyTorch's own graph of the larger size, so that many functions and sizes can be tried.
 """
 
+import functools
 import random
 
 import pytest
@@ -391,6 +392,15 @@ def test_a_batch_is_padded_at_once():
     same(compiled(x := R(9, 7), y := R(4)), apart(x, y))  # nothing that is computed has rows of y
     (made,) = backend.made
     assert made.count("≤") == 1 and "size()[1] = 7" in made and "size()[0] = 4" in made
+
+
+def test_programs_for_a_gpu_that_is_not_here(monkeypatch):
+    """They have the variants for fewer rows that programs have where the GPU is."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(shapes, "Specialized", functools.partial(shapes.Specialized, on_gpu=True))
+    backend, x = Watched(), R(300, 7)
+    same(torch.compile(lambda x: torch.relu(x @ W), backend=backend, dynamic=True)(x), torch.relu(x @ W))
+    assert len(backend.made) > 4
 
 
 def test_zero_and_one_rows():
