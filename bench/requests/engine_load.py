@@ -17,6 +17,9 @@ __all__ = ["EngineLoad", "items_of"]
 PATIENCE = 60.0
 """Seconds after which a load is given up that should be over."""
 
+LEAST = 1e-5
+"""Seconds of a deadline, where it is over before the request is handed in."""
+
 Call = tuple[str, tuple[Tensor]]
 
 
@@ -91,6 +94,8 @@ class EngineLoad:
             if keep is not None:
                 keep.update(zip(numbers, outputs, strict=True))
 
-        deadline = None if arrivals.patient else self._deadline
+        # What is left of the deadline of the one that came first: it may have had to wait until somebody asked.
+        left = self._deadline - (arrivals.now - arrivals.dues[new.start])
+        deadline = None if arrivals.patient else max(LEAST, left)
         engine.submit_many(calls[new.start : new.stop], done, deadline=deadline)
         return not arrivals.all_taken
