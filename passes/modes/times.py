@@ -19,6 +19,9 @@ __all__ = ["Launches", "busy_seconds", "launches_of", "limits_of", "separate_sec
 
 MOST_STAGES = 16
 """Of one launch among several: longer ones are not looked at."""
+LEAST_GAIN, MOST_GAIN = 0.005, 1e-6
+"""Of all launches' time that one more saves at least, and seconds that are enough in any case: the model knows no less, and
+each has a kernel to build and to start."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Launches:
 
 def temporal_seconds(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget) -> float:
     """One kernel: every block runs tiles of every stage, in the order of the stages."""
-    kernel = _Kernel(stages, flows, budget, 0)
+    kernel = _Kernel(stages, _by_consumer(flows), budget, 0)
     for number in range(len(stages)):
         kernel.add(number)
     return kernel.seconds
@@ -41,33 +44,51 @@ def separate_seconds(stages: Sequence[Stage], budget: Budget) -> float:
     """A kernel for each stage, one after the other."""
     total = (len(stages) - 1) * rates.LAUNCH_GAP
     for number in range(len(stages)):
-        kernel = _Kernel(stages, (), budget, number)
+        kernel = _Kernel(stages, {}, budget, number)
         kernel.add(number)
         total += kernel.seconds
     return total
 
 
 def launches_of(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget) -> Launches:
-    """The cuts between stages that take the least time, at least one: what runs in one launch is temporal there."""
-    count = len(stages)
-    best = [0.0, *[math.inf] * count]  # of the first n stages
-    begins = [0] * (count + 1)
+    """The cuts between stages that take the least time, at least one: what runs in one launch is temporal there.
+
+    Of choices that take about as long (`LEAST_GAIN`) the one with fewer launches.
+    """
+    seconds = _seconds_within(stages, flows, budget)
+    first = _fastest(len(stages), seconds, 0.0)
+    return _fastest(len(stages), seconds, min(LEAST_GAIN * first.seconds, MOST_GAIN))
+
+
+def _seconds_within(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget) -> list[list[float]]:
+    """For each stage that a launch may begin with the seconds of the launch, by how many stages more it has."""
+    count, inputs, found = len(stages), _by_consumer(flows), []
     for begin in range(count):
-        kernel = _Kernel(stages, flows, budget, begin)
+        kernel, taken = _Kernel(stages, inputs, budget, begin), list[float]()
         most = min(count, begin + MOST_STAGES)
         for number in range(begin, most if begin or count == 1 else min(most, count - 1)):
             kernel.add(number)
-            taken = kernel.seconds if number > begin else min(kernel.seconds, _alone(stages[begin], budget))
-            seconds = best[begin] + taken + (rates.LAUNCH_GAP if begin else 0.0)
-            if seconds < best[number + 1]:
-                best[number + 1], begins[number + 1] = seconds, begin
+            taken.append(kernel.seconds if number > begin else min(kernel.seconds, _alone(stages[begin], budget)))
+        found.append(taken)
+    return found
+
+
+def _fastest(count: int, seconds: Sequence[Sequence[float]], saving: float) -> Launches:
+    """The cuts of least time, where a launch more has to save so many seconds beside what lies between two."""
+    gap = rates.LAUNCH_GAP + saving
+    best = [0.0, *[math.inf] * count]  # of the first n stages
+    begins = [0] * (count + 1)
+    for begin in range(count):
+        for end, taken in enumerate(seconds[begin], begin + 1):
+            if (until := best[begin] + taken + (gap if begin else 0.0)) < best[end]:
+                best[end], begins[end] = until, begin
     numbers, end, starts = [0] * count, count, []
     while end:
         starts.append(begins[end])
         end = begins[end]
     for launch, begin in enumerate(reversed(starts)):
         numbers[begin:] = [launch] * (count - begin)
-    return Launches(tuple(numbers), best[count])
+    return Launches(tuple(numbers), best[count] - saving * (len(starts) - 1))
 
 
 def _alone(stage: Stage, budget: Budget) -> float:
@@ -84,11 +105,18 @@ def _alone(stage: Stage, budget: Budget) -> float:
     return stage.first + max(moving, stage.vector / budget.workers, (waves - 1) * stage.first)
 
 
+def _by_consumer(flows: Sequence[Flow]) -> Mapping[int, Sequence[Flow]]:
+    found: dict[int, list[Flow]] = {}
+    for flow in flows:
+        found.setdefault(flow.consumer, []).append(flow)
+    return found
+
+
 class _Kernel:
     """One kernel's run, stage by stage, from stage number `begin` on; what was made by kernels before is there."""
 
-    def __init__(self, stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget, begin: int):
-        self.stages, self.flows, self.budget, self.begin = stages, flows, budget, begin
+    def __init__(self, stages: Sequence[Stage], inputs: Mapping[int, Sequence[Flow]], budget: Budget, begin: int):
+        self.stages, self.inputs, self.budget, self.begin = stages, inputs, budget, begin
         self.free = self.earlier = np.zeros(budget.workers)
         self.ends: dict[int, np.ndarray] = {}
         self.offset = self.place = 0
@@ -105,7 +133,7 @@ class _Kernel:
         self._run(number, self.stages[number])
 
     def _run(self, number: int, stage: Stage) -> None:
-        ready = _ready(number, self.stages, self.flows, self.ends, self.budget)
+        ready = _ready(number, self.stages, self.inputs.get(number, ()), self.ends, self.budget)
         self.ends[number] = _run(stage, ready, self.free, self.offset, self.budget)
         self.offset = (self.offset + stage.tiles) % self.budget.workers
 
@@ -116,13 +144,13 @@ class _Kernel:
 
 
 def _ready(
-    number: int, stages: Sequence[Stage], flows: Sequence[Flow], ends: Mapping[int, np.ndarray], budget: Budget
+    number: int, stages: Sequence[Stage], inputs: Sequence[Flow], ends: Mapping[int, np.ndarray], budget: Budget
 ) -> np.ndarray:
-    """When each tile of a stage has what it reads; `ends`: of the stages that its kernel has run."""
+    """When each tile of a stage has what it reads by `inputs`; `ends`: of the stages that its kernel has run."""
     tiles = stages[number].tiles
     ready = np.zeros(tiles)
-    for flow in flows:
-        if flow.consumer != number or flow.producer not in ends:
+    for flow in inputs:
+        if flow.producer not in ends:
             continue
         made = ends[flow.producer]
         hand_off = rates.STREAMED_HAND_OFF if flow.streamed else budget.hand_off
