@@ -20,6 +20,7 @@ from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.engines.mma.geometry import Geometry
 from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan, _share
 from kitsune_mlir.codegen.gpu.engines.mma.rasterize import GROUP_M, _grouped
+from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split, lay_out
 from kitsune_mlir.codegen.gpu.interface.window import multiple_of
@@ -224,6 +225,35 @@ def test_pieces_cover_the_sum_once(monkeypatch, pieces: int, chunks: int, whole:
     if whole:  # a tile that one block does alone
         assert shares.chunks(pieces, chunks) == (0, chunks) and shares.finishes(pieces)  # type: ignore[arg-type]
     assert split.count(10) == whole + (10 - whole) * pieces
+
+
+@pytest.mark.parametrize(("tiles", "whole", "pieces", "blocks", "by_piece"), [
+    (16, 0, 8, 132, True), (7, 0, 3, 21, True), (150, 132, 7, 132, True), (16, 0, 8, 127, True), (16, 0, 8, 132, False),
+])  # fmt: skip
+def test_each_piece_is_done_once_and_neighbours_share_operands(
+    monkeypatch, tiles: int, whole: int, pieces: int, blocks: int, by_piece: bool
+) -> None:
+    """Where each has a block: with fewer, a block would wait for a piece that it has not begun."""
+    module = "kitsune_mlir.codegen.gpu.interface.context"
+    monkeypatch.setattr(f"{module}.select", lambda condition, yes, no: yes if condition else no)
+    monkeypatch.setattr(f"{module}.i32", int)
+    monkeypatch.setattr(f"{module}.TileContext", lambda task, tile, number: tile)
+    monkeypatch.setattr(f"{module}.for_", lambda first, end, step, body, _: [body(number) for number in range(end)])
+    split = Split(pieces, 0, 0, 0, whole, spread=True, by_piece=by_piece)
+    task = types.SimpleNamespace(
+        plan=types.SimpleNamespace(split=split), end=None, blocks=blocks, pieces=split.count(tiles), _first=0,
+        view=types.SimpleNamespace(tiles=tiles),
+    )  # fmt: skip
+    found = TaskContext.for_each_piece(task, lambda tile, piece: (tile, piece))  # type: ignore[arg-type]
+    shared = [(tile, piece) for tile in range(whole, tiles) for piece in range(pieces)]
+    assert found[:whole] == [(tile, pieces) for tile in range(whole)] and sorted(found[whole:]) == shared
+    apart = by_piece and blocks >= len(shared)
+    assert (found[whole][1] == found[whole + 1][1]) == apart and (found[whole][0] == found[whole + 1][0]) == (not apart)
+
+
+def test_pieces_of_long_sums_are_dealt_out_in_turn(context) -> None:
+    plans = [decided(Layer(256, 512, terms, tile=(128, 128))).split for terms in (8 * 512, 8 * 512 - 64)]
+    assert [plan is not None and plan.by_piece for plan in plans] == [True, False]
 
 
 @pytest.mark.parametrize("pieces", [2, 3, 5, 12])

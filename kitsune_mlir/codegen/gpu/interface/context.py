@@ -168,7 +168,13 @@ class TaskContext:
             if split is None:
                 return body(TileContext(self, number, number), i32(0), *values)
             rest = number - split.whole
-            tile, piece = rest // split.pieces + split.whole, rest % split.pieces
+            tile, piece = rest // split.pieces, rest % split.pieces
+            if split.by_piece and self.end is None:
+                # With fewer blocks than that was planned for, one would wait for a piece that it has not begun.
+                shared = self.view.tiles - split.whole
+                enough = self.blocks >= shared * split.pieces
+                tile, piece = select(enough, rest % shared, tile), select(enough, rest // shared, piece)
+            tile = tile + split.whole
             if split.whole:
                 alone = number < split.whole
                 tile, piece = select(alone, number, tile), select(alone, i32(split.pieces), piece)

@@ -35,6 +35,8 @@ class Split:
         reads: posts that a task makes, one after each read of partial results, until all are read.
         whole: tiles at the beginning that one block does alone: only the last wave's are shared. They are "piece" `pieces`.
         spread: every piece's block adds up, stores and posts a part of the tile.
+        by_piece: neighbouring blocks do the same piece of neighbouring tiles, which reads the same operands, and not the pieces
+            of one tile, which share nothing; only where every piece of work has a block of its own.
         chained: every piece's block stores and posts a part of the tile, and waits for the pieces before its own alone. There
             may be more of them than blocks.
         own: the memory is zero at first and nobody else's: other numbers could be taken for flags that are there.
@@ -46,6 +48,7 @@ class Split:
     reads: int
     whole: int = 0
     spread: bool = False
+    by_piece: bool = False
     chained: bool = False
     own: bool = False
 

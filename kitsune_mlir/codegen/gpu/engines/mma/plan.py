@@ -26,6 +26,10 @@ MOST_STAGES, FLIGHT = 8, 64 << 10
 """Stages of a ring, and bytes of weights that it holds at least where these come from memory."""
 STORING_THREAD = 96
 """The thread that stores and posts: in the producer's last warp."""
+LONG_SUM = 8
+"""Times the longest side of a result that a sum is so long that blocks which share it take its pieces in turn: gradients of
+weights, which wait for operands (512 x 512 of 65,536 terms on an H200: 54.0 us, 68.1 where neighbours have one tile's pieces;
+768 x 768 of 8,192 terms 23.7 and 28.4; 128 x 4,096 of 16,384 terms 43.1 and 42.4)."""
 MOST_EXACT_COLUMNS = 128
 """Columns of a warpgroup whose sums are in registers twice (`mma.mainloop`)."""
 EXACT_PRODUCTS = 3
@@ -336,7 +340,9 @@ def _split(
         return None
     sharers = (pattern.task.tiles - whole) * geometry.groups
     bytes = geometry.partial_bytes + _sum_bytes(pattern)
-    return Split(pieces, sharers * pieces * bytes, sharers, sharers * pieces, whole, spread=True)
+    widest = max(extent for store in pattern.task.stores for extent in store.buffer.shape)
+    by_piece = (pattern.task.tiles - whole) * pieces <= options.workers and sum.length >= LONG_SUM * widest
+    return Split(pieces, sharers * pieces * bytes, sharers, sharers * pieces, whole, spread=True, by_piece=by_piece)
 
 
 def _share(width: int, pieces: int) -> int:
