@@ -28,6 +28,7 @@ from .cheap_maps import costs_nothing, made_for_rows
 from .column_sums import narrowed, stores_what_it_adds
 from .estimates import least_tiles, moving_seconds, product_seconds
 from .joined_sums import joins_sums
+from .large_updates import updates_apart
 from .levels import in_levels
 from .marks import marked
 from .short_reductions import made_again
@@ -182,10 +183,9 @@ class Grouping:
             return "they share no parallel dimension"
         if self.would_cycle(a, b):
             return "another stage runs between them"
-        if (reason := keeps_apart(self.members[a], self.members[b])) is not None:
-            return reason
-        if self.target.is_gpu and merged.dims and (reason := made_again(self.members[a], self.members[b])) is not None:
-            return reason
+        for rule in (keeps_apart, *((made_again, updates_apart) if self.target.is_gpu and merged.dims else ())):
+            if (reason := rule(self.members[a], self.members[b])) is not None:
+                return reason
         candidate = Candidate(merged)
         if self.target.is_gpu and not candidate.contractions and (reason := joins_sums(merged.ops)) is not None:
             return reason
