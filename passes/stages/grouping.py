@@ -193,7 +193,7 @@ class Grouping:
             if (reason := candidate.several_passes) is not None:
                 return reason
         elif along:
-            return self._along_rows(a, b, candidate)
+            return self._along_rows(a, b, candidate, outputs)
         elif self.chains == "cost" and candidate.contractions:
             offer, declined = offer_for(candidate, self.target)
             if offer is None or traits_of(offer.engine).catches_all:
@@ -218,22 +218,22 @@ class Grouping:
             return f"a tile would need {needed} bytes on chip, there are {self.target.fast_bytes}"
         return None
 
-    def _along_rows(self, a: int, b: int, candidate: Candidate) -> str | None:
-        """Why a scan or a sort stays without what is around it: its engine does not do that on the way."""
+    def _along_rows(self, a: int, b: int, candidate: Candidate, outputs: Sequence[ir.Value]) -> str | None:
+        """Why a scan or a sort stays without what is around it: its engine does not do that on the way, or store it."""
+        ops = candidate.space.ops
+        first = next(n for n, op in enumerate(ops) if op.name in ALONG_ROWS)
+        if not set(outputs) <= {result for op in ops[first:] for result in op.results}:
+            return "others read what is made before its rows"
         rows = [self._space_of(g) for g in (a, b) if any(op.name in ALONG_ROWS for op in self.members[g])]
         if any(least_tiles(candidate.space) < least_tiles(space) for space in rows):
             return "its rows would no longer be tiles"
-        offer, declined = offer_for(candidate, self.target)
-        joined = offer is not None and not traits_of(offer.engine).catches_all
-        return (
-            None
-            if joined
-            else next((one.reason for one in declined if traits_of(one.engine).along_rows), "no engine does both")
-        )
+        offer, refused = offer_for(candidate, self.target)
+        if offer is None or traits_of(offer.engine).catches_all:
+            return next((one.reason for one in refused if traits_of(one.engine).along_rows), "no engine does both")
+        return None
 
     def _small(self, group: list[ir.Operation], space: Space, tiles: int | None = None) -> bool:
-        """Whether a group without products is so small that few tiles (by default its points), or one of a single row, beat
-        several stages."""
+        """Whether few tiles (by default its points), or one of a single row, of a group without products beat several stages."""
         products = any(is_contraction(op) or not is_generic(op) for op in group)
         if products or (not space.dims and not all(map(one_row, group))):
             return False

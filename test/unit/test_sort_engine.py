@@ -51,6 +51,13 @@ def test_the_longest_rows():
     check(lambda x: tuple(x.sort(dim=1, stable=True)), torch.randn(2, 5000), 2)
 
 
+def test_several_sorts():
+    """Their places are counted once, in a stage of its own: the sort's engine does not store what it does not make."""
+    args = torch.randn(3, 129), torch.randn(3, 129)
+    program = compiled(lambda x, y: (*torch.sort(x, -1, stable=True), *torch.sort(y, -1, stable=True)), *args)
+    assert sorted(engines(program).values()) == ["simt", "sort", "sort"]
+
+
 def test_along_another_dimension():
     program = compiled(lambda x: x.sort(0)[0], [torch.randn(40, 33)])
     assert "generic" not in engines(program)
