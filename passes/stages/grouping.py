@@ -233,7 +233,7 @@ class Grouping:
         return None
 
     def _small(self, group: list[ir.Operation], space: Space, tiles: int | None = None) -> bool:
-        """Whether few tiles (by default its points), or one of a single row, of a group without products beat several stages."""
+        """Whether few tiles (by default its points), or one of a single row, of what has no products beat several stages."""
         products = any(is_contraction(op) or not is_generic(op) for op in group)
         if products or (not space.dims and not all(map(one_row, group))):
             return False
