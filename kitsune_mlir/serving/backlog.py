@@ -15,10 +15,13 @@ __all__ = ["Backlog", "length_of"]
 STEPS = 8
 """Lengths of deadlines that are told apart between one and twice as long."""
 
+SHORTEST = -1100
+"""Logarithm of less than any number that is above 0."""
+
 
 def length_of(deadline: float) -> int:
-    """A number for deadlines of about this many seconds, greater for longer ones."""
-    return round(STEPS * math.log2(deadline))
+    """A number above 0 for deadlines of about this many seconds, greater for longer ones."""
+    return round(STEPS * (math.log2(deadline) - SHORTEST))
 
 
 class Backlog:
@@ -37,8 +40,11 @@ class Backlog:
 
     def room(self, now: float, deadline: float, length: int) -> float:
         """Seconds that are left of a deadline of this length when what comes before it is done."""
-        before = sum([seconds for other, seconds in self._ahead.items() if other <= length])
-        return deadline - before - max(0.0, self.free - now)
+        left = deadline - self.free + now if self.free > now else deadline
+        for other, seconds in self._ahead.items():
+            if other <= length:
+                left -= seconds
+        return left
 
     def enter(self, length: int, seconds: float) -> None:
         """Requests wait that take so long."""

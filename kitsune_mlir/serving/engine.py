@@ -29,7 +29,8 @@ Source = Callable[["Engine", bool], bool]
 
 _log = logging.getLogger(__name__)
 _FOREVER = float("inf")
-_UNHURRIED_LENGTH = length_of(UNHURRIED)
+_LENGTHS = 64
+"""Deadlines whose lengths are kept."""
 _NONE: Mapping[str, Any] = {}
 _KEPT = 64
 """Cancelled requests that are held at least, beside as many as wait."""
@@ -63,7 +64,7 @@ class Engine:
         self._lock = threading.Lock()  # of all below, and of figures of submissions
         self._arrived: list[Waiting] = []
         self._waiting = 0
-        self._backlog = Backlog()
+        self._backlog, self._lengths = Backlog(), dict[float, int]()
         self._closed = self._asleep = False
         self._bell = threading.Lock()  # released to wake the thread
         self._bell.acquire()
@@ -98,22 +99,28 @@ class Engine:
             ArgumentError: there is no such model, or the deadline is no number above 0.
             BusyError: `capacity` requests wait already, or so many that it would be answered too late, or the engine is closed.
         """
-        self._known(model)
-        now, length, due = self._begun(deadline)
-        strict = deadline is not None
+        family = self._families.get(model)
+        if family is None:
+            raise self._unknown(model)
+        strict, due = deadline is not None, UNHURRIED if deadline is None else deadline
+        length, now = self._lengths.get(due) or self._length(due), self._clock()
         request = Request(now + due, model, args, kwargs or _NONE, strict, now, self._cancelled)
-        family = self._families[model]
+        request.length, request.seconds = length, family.pace
+        statistics = self._statistics[model]
         with self._lock:
+            waiting = self._waiting
             if self._closed:
                 raise BusyError("the engine is closed")
-            many = strict and self._waiting >= family.least_waiting
-            room = self._backlog.room(now, due, length) if many else _FOREVER
-            if self._waiting >= self.capacity or room < family.spare(due):
-                self._statistics[model].refused += 1
-                raise self._busy(self._waiting)
-            self._statistics[model].submitted += 1
-            request.length, request.seconds = length, family.pace
-            self._enter([request], length, family.pace)
+            many = strict and waiting >= family.least_waiting
+            if waiting >= self.capacity or many and self._backlog.room(now, due, length) < family.spare(due):
+                statistics.refused += 1
+                raise self._busy(waiting)
+            statistics.submitted += 1
+            self._backlog.enter(length, request.seconds)
+            self._waiting = waiting + 1
+            self._arrived.append(request)
+            if self._asleep:
+                self._wake()
         return request
 
     def submit_many(self, calls: Sequence[tuple[str, Sequence[Any]]], done: Done, *, deadline: float | None = None) -> Group:
@@ -134,9 +141,10 @@ class Engine:
             BusyError: the engine is closed.
         """
         for model, _ in calls:
-            self._known(model)
-        now, length, due = self._begun(deadline)
-        strict, until = deadline is not None, now + due
+            if model not in self._families:
+                raise self._unknown(model)
+        strict, due = deadline is not None, UNHURRIED if deadline is None else deadline
+        length, now = self._lengths.get(due) or self._length(due), self._clock()
         group, taken, refused, whole = Group(done, self._drop), list[Member](), list[int](), 0.0
         with self._lock:
             if self._closed:
@@ -153,36 +161,32 @@ class Engine:
                 pace, free = family.pace, free - 1
                 room, whole = room - pace, whole + pace
                 statistics.submitted += 1
-                taken.append(Member(until, model, args, strict, now, next(numbers), place, group, length, pace))
-            self._enter(taken, length, whole)
+                taken.append(Member(now + due, model, args, strict, now, next(numbers), place, group, length, pace))
+            self._backlog.enter(length, whole)
+            self._waiting += len(taken)
+            self._arrived += taken
+            if self._asleep and taken:
+                self._wake()
         if refused:
             group.tell(refused, [self._busy(waiting + len(taken))] * len(refused))
         return group
 
-    def _known(self, model: str) -> None:
-        if model not in self._families:
-            raise ArgumentError(f"there is no model '{model}'; models are {', '.join(sorted(self._families))}")
+    def _unknown(self, model: str) -> ArgumentError:
+        return ArgumentError(f"there is no model '{model}'; models are {', '.join(sorted(self._families))}")
 
-    def _begun(self, deadline: float | None) -> tuple[float, int, float]:
-        """What time it is; and how long requests with a deadline may take, as the backlog has it and in seconds."""
-        if deadline is None:
-            return self._clock(), _UNHURRIED_LENGTH, UNHURRIED
+    def _length(self, deadline: float) -> int:
+        """A deadline as the backlog has it; some are kept, for many requests have the same."""
         if not (isinstance(deadline, int | float) and 0 < deadline < _FOREVER):
             raise ArgumentError(f"a deadline is a number of seconds above 0, not {deadline!r}")
-        return self._clock(), length_of(deadline), deadline
+        if len(self._lengths) >= _LENGTHS:
+            self._lengths.clear()
+        found = self._lengths[deadline] = length_of(deadline)
+        return found
 
     def _busy(self, waiting: int) -> BusyError:
         if waiting >= self.capacity:
             return BusyError(f"{waiting} requests wait, and the engine's capacity is {self.capacity}: try again later")
         return BusyError(f"{waiting} requests wait, so that it would be answered after its deadline: try again later")
-
-    def _enter(self, requests: Sequence[Waiting], length: int, seconds: float) -> None:
-        """Let requests wait, which take so long together; `_lock` is held."""
-        self._backlog.enter(length, seconds)
-        self._waiting += len(requests)
-        self._arrived += requests
-        if self._asleep and requests:
-            self._wake()
 
     def __call__(self, model: str, *args: Any, deadline: float | None = None, **kwargs: Any) -> Any:
         """Submit a call and wait for its output."""

@@ -110,6 +110,8 @@ class Queue:
         late: launches take far longer than predicted; such a family runs by itself, one request a launch, after the others.
         overhead: seconds of the engine's own for each request of a launch, beside T(n).
         pace: seconds that a request takes in launches of as many as do best; 0 where nothing is known.
+        least_waiting: so many wait before one is refused that seems to come too late: launches should not become small by
+            refusals, for then each request takes longer, more are refused, and they become smaller still.
 
     Args:
         models: how many there are of the code.
@@ -121,7 +123,7 @@ class Queue:
         self.late = False
         self.overhead = self.pace = 0.0
         self._spare = 0.0, 0.0  # seconds of the smallest launch, and of one of as many as do best
-        self._observed = 0
+        self._observed, self.least_waiting = 0, 1 + most // SEATS
         self._waiting: list[Turn] = []
         self._aside: list[Turn] = []
         self._interval = _NEVER
@@ -141,18 +143,13 @@ class Queue:
         best = min((s / n for n, s in zip(self.cost.counts, self.cost.seconds, strict=True) if n <= widest), default=0.0)
         self.pace = best + self.overhead if best else 0.0
         self._spare = self.expected(1), self.pace * widest
+        self.least_waiting = 1 + self.limit // SEATS
 
     def spare(self, deadline: float) -> float:
         """Seconds before a deadline at which a request should have its turn: what a launch of many takes, or half of the
         deadline, for launches of fewer are made where others would take too long."""
         least, whole = self._spare
         return max(least, min(whole, SPARED * deadline))
-
-    @property
-    def least_waiting(self) -> int:
-        """So many wait before one is refused that seems to come too late: launches should not become small by refusals, for
-        then each request takes longer, more are refused, and they become smaller still."""
-        return 1 + self.limit // SEATS
 
     @property
     def limit(self) -> int:
