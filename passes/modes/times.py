@@ -19,9 +19,9 @@ __all__ = ["Launches", "busy_seconds", "launches_of", "limits_of", "separate_sec
 
 MOST_STAGES = 16
 """Of one launch among several: longer ones are not looked at."""
-LEAST_GAIN, MOST_GAIN = 0.005, 1e-6
-"""Of all launches' time that one more saves at least, and seconds that are enough in any case: the model knows no less, and
-each has a kernel to build and to start."""
+LEAST_GAIN, MOST_GAIN = 0.04, 1e-6
+"""Of the time of the launches' mean that one more saves at least, and seconds that are enough in any case: the model knows no
+less, and each has a kernel to build and to start. So the launches of a layer do not depend on how many layers there are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,8 @@ def launches_of(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget) 
     """
     seconds = _seconds_within(stages, flows, budget)
     first = _fastest(len(stages), seconds, 0.0)
-    return _fastest(len(stages), seconds, min(LEAST_GAIN * first.seconds, MOST_GAIN))
+    mean = first.seconds / (first.numbers[-1] + 1)
+    return _fastest(len(stages), seconds, min(LEAST_GAIN * mean, MOST_GAIN))
 
 
 def _seconds_within(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget) -> list[list[float]]:
