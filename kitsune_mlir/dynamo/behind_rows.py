@@ -55,8 +55,18 @@ class BehindRows:
                 place = self._moved(source, node, dim)
                 if place is not None:
                     self.note(node, place, number)
-            elif (found := _computed(node, number)) is not None:
+            elif (found := _computed(node, number)) is not None and self._along(node, dim):
                 self.note(node, dim, found)
+
+    def _along(self, node: fx.Node, dim: int) -> bool:
+        """Whether what a step of a softmax takes off, or divides by, is one number along a dimension.
+
+        A softmax of the same scores along another one has numbers of its own where this one is not valid.
+        """
+        if len(node.args) < 2:
+            return True
+        other, own = self._axes(node.args[1]), self._axes(node)
+        return len(other) == len(own) and not other[dim].factors
 
     def _moved(self, source: fx.Node, node: fx.Node, dim: int) -> int | None:
         """Where a dimension is in a view; None if it is none there."""

@@ -217,6 +217,26 @@ def test_scores_of_attention_are_masked_once():
     assert not graph.graph.find_nodes(op="call_function", target=torch.ops.aten.scalar_tensor.default)
 
 
+def test_softmaxes_of_the_same_scores_along_two_dimensions():
+    """As where two images are matched: what one has masked is not what the other one needs."""
+    torch._dynamo.reset()
+
+    def softmax(x, dim):
+        weights = torch.exp(x - x.amax(dim, keepdim=True))
+        return weights / weights.sum(dim, keepdim=True)
+
+    def function(a, b):
+        scores = a @ b.T
+        rows, columns = softmax(scores, 1), softmax(scores, 0)
+        return (rows * columns).sum(1), columns.sum(1), rows @ b, columns.T @ a
+
+    compiled = torch.compile(function, backend=Watched(), dynamic=True)
+    with torch.no_grad():
+        for n, m in ((7, 9), (9, 30), (30, 5), (2, 64)):
+            args = R(n, 8), R(m, 8)
+            same(compiled(*args), function(*args))
+
+
 def test_pytorchs_own_attention_has_each_length_for_itself():
     """It may draw random numbers, and what it does to rows is not known."""
     torch._dynamo.reset()
