@@ -57,6 +57,7 @@ class Engine:
         self.capacity, self._source = capacity, source
         self._families = {name: family for family in families for name in family.programs}
         self._all = list(families)
+        self._all[0].alone = len(families) == 1
         self._statistics = {name: Statistics() for name in self._families}
         self._clock = clock
         self._queues = threading.Lock()  # of what waits in families; taken before `_lock`

@@ -108,6 +108,7 @@ class Queue:
         cost: T(n).
         exclusive: a launch has one request of a model: models change weights of theirs.
         late: launches take far longer than predicted; such a family runs by itself, one request a launch, after the others.
+        alone: there are no others, which a late family would hold up.
         overhead: seconds of the engine's own for each request of a launch, beside T(n).
         pace: seconds that a request takes in launches of as many as do best; 0 where nothing is known.
         least_waiting: so many wait before one is refused that seems to come too late: launches should not become small by
@@ -120,7 +121,7 @@ class Queue:
 
     def __init__(self, models: int, most: int, exclusive: bool, cost: CostModel):
         self.models, self.most, self.exclusive, self.cost = models, most, exclusive, cost
-        self.late = False
+        self.late = self.alone = False
         self.overhead = self.pace = 0.0
         self._spare = 0.0, 0.0  # seconds of the smallest launch, and of one of as many as do best
         self._observed, self.least_waiting = 0, 1 + most // SEATS
@@ -298,7 +299,7 @@ class Queue:
             self.overhead += WEIGHT * count / self.most * ((whole - seconds) / count - self.overhead)
         self._slow = self._slow + 1 if ratio > LATE else 0
         self._quick = self._quick + 1 if ratio <= LATE else 0
-        if self._slow >= LATE_TIMES:
+        if self._slow >= LATE_TIMES and not self.alone:
             self.late, self._quick = True, 0
         elif self.late and self._quick >= PROBATION:
             self.late = False

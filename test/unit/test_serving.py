@@ -281,6 +281,12 @@ def test_who_is_late_runs_alone_and_later(programs):
     for _ in range(16):
         family.observe(1, 0.001)
     assert not family.late and family.limit == 8
+    with kitsune_mlir.serve(programs, measure=False) as engine:  # nobody else is held up
+        (only,) = engine._all
+        only.cost = CostModel([1, 8], [0.001, 0.002])
+        for _ in range(3):
+            only.observe(8, 0.02)
+        assert not only.late and only.limit == only.most
 
 
 @pytest.mark.parametrize("measure", [False, True])
