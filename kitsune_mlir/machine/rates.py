@@ -28,6 +28,7 @@ ATTENTION_FIT = "fitted with the `attention` engine, no record was kept"
 RATES = "bench/results/rates-h200.json, `python -m bench.rates run DIR`"
 RECURRENCE_GUESS = "set with the `recurrence` engine from the rates of hand-offs, no record was kept"
 SCAN_GUESS = "set with the engine, no record was kept"
+LAUNCHES_GUESS = "set with the choice of launches, no record was kept"
 PARTS_GUESS = "set with `kitsune-split-reductions`, no record was kept"
 
 
@@ -85,6 +86,8 @@ LAUNCH_GAP = Rate(0.7e-6, "s", "2026-11-21", MODES,
     "the replay of a single graph)")
 LAUNCH_AHEAD = Rate(0.9e-6, "s", "2026-11-27", OPERATORS_FIT,
     "of a kernel's start that is over when the one before it has ended, as its blocks are there by then (simulated)")
+LAUNCH_SAVING = Rate(1e-6, "s", "2026-11-28", LAUNCHES_GUESS,
+    "that one launch more saves at least to be worth its kernel, where launches are long")
 RING_SHARES = RateTable({0: 0.0, 2: 0.6, 4: 0.9, 8: 1.0}, "share", "2026-11-21", QUEUES,
     "of `Target.ring_rate` that a ring reaches, by the tiles that it holds for each block of its producer; 0 is no ring but "
     "the whole edge in memory")

@@ -19,9 +19,9 @@ __all__ = ["Launches", "busy_seconds", "launches_of", "limits_of", "separate_sec
 
 MOST_STAGES = 16
 """Of one launch among several: longer ones are not looked at."""
-LEAST_GAIN, MOST_GAIN = 0.04, 1e-6
-"""Of the time of the launches' mean that one more saves at least, and seconds that are enough in any case: the model knows no
-less, and each has a kernel to build and to start. So the launches of a layer do not depend on how many layers there are."""
+LEAST_GAIN = 0.04
+"""Of the time of the launches' mean that one more saves at least, where that is less than `rates.LAUNCH_SAVING`: the model
+knows no less, and each has a kernel to build and to start. So the launches of a layer do not depend on the number of layers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ def launches_of(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget) 
     seconds = _seconds_within(stages, flows, budget)
     first = _fastest(len(stages), seconds, 0.0)
     mean = first.seconds / (first.numbers[-1] + 1)
-    return _fastest(len(stages), seconds, min(LEAST_GAIN * mean, MOST_GAIN))
+    return _fastest(len(stages), seconds, min(LEAST_GAIN * mean, rates.LAUNCH_SAVING))
 
 
 def _seconds_within(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget) -> list[list[float]]:

@@ -108,6 +108,7 @@ def test_a_process_answers_its_part(monkeypatch: pytest.MonkeyPatch):
 
     context = types.SimpleNamespace(Process=Process, Pipe=multiprocessing.Pipe)
     monkeypatch.setattr(processes.multiprocessing, "get_context", lambda kind: context)
+    monkeypatch.setattr(processes.torch, "set_num_threads", lambda count: None)  # threads that begin later would have it, too
     load = Load("S7", ASKED)
     monkeypatch.setattr(processes, "made", lambda *_: (load.models, load.inputs))  # threads have one source of random numbers
     served = processes.Processes("S7", True, "cpu", torch.float32, 0, 2)

@@ -44,6 +44,7 @@ MODELS = [
 MARGINS = {
     *("passes.spatial.allocation.SECONDS", "passes.spatial.allocation.GAP"),  # of the solver
     *("passes.modes.choice.CLEARLY_SEPARATE", "passes.modes.choice.CLEARLY_SPATIAL", "passes.modes.gathers.CLEARLY"),
+    "passes.modes.times.LEAST_GAIN",
     *("passes.hoist_gathers.MARGIN", "passes.split_reductions.MARGIN", "codegen.gpu.engines.mma.tiles.NARROWER"),
     *("passes.stages.transposed_rows.TILE_ROWS", "passes.stages.transposed_rows.MOST_WASTE"),  # rows that tiles do twice
 }
