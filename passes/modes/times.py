@@ -22,7 +22,7 @@ MOST_STAGES = 16
 LEAST_GAIN = 0.02
 """Of the time of the launches' mean that one more saves at least, where that is less than `rates.LAUNCH_SAVING`: the model
 knows no less, and each has a kernel to build and to start. So the launches of a layer do not depend on the number of layers.
-(At 4 % a recommender of 5 launches has 3, a graph network's training step 7 in place of 10: 1.6 and 0.8 % slower by the model.)"""
+(At 4 % a recommender of 5 launches has 3, a graph net's training step 7 in place of 10: by the model 1.6 and 0.8 % slower.)"""
 
 
 @dataclasses.dataclass(frozen=True)
