@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, fx
 
 from kitsune_mlir.dynamo.partition import is_view
+from kitsune_mlir.frontend.dtypes import CASTS
 from kitsune_mlir.frontend.rows import Axis
 
 __all__ = ["BehindRows"]
 
-aten, prims = torch.ops.aten, torch.ops.prims
+aten = torch.ops.aten
 _OTHERS = (aten.select.int, aten.as_strided.default, aten.diagonal.default, aten.transpose.int, aten.t.default)
-_CASTS = (aten._to_copy.default, aten.clone.default, prims.convert_element_type.default)
 
 
 class BehindRows:
@@ -51,7 +51,7 @@ class BehindRows:
             number = self.of(source, dim)
             if number is None:
                 continue
-            if node.target in _CASTS or is_view(node):
+            if node.target in (*CASTS, aten.clone.default) or is_view(node):
                 place = self._moved(source, node, dim)
                 if place is not None:
                     self.note(node, place, number)

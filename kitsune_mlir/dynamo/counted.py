@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from kitsune_mlir.dynamo.behind_rows import BehindRows
 from kitsune_mlir.dynamo.counted_numbers import filler, number_of
 from kitsune_mlir.dynamo.partition import is_view
-from kitsune_mlir.frontend.dtypes import NARROW, widened
+from kitsune_mlir.frontend.dtypes import CASTS, NARROW, widened
 from kitsune_mlir.frontend.rows import Axis, Rows
 from kitsune_mlir.frontend.rows.axes import expression, size_at, sizes_of
 from kitsune_mlir.frontend.rows.rules import REDUCTIONS
@@ -200,8 +200,7 @@ def _widened_from(node: Any) -> torch.dtype:
     own = node.meta["val"].dtype
     while is_view(node) and isinstance(node.args[0], fx.Node):
         node = node.args[0]
-    casts = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
-    before = node.args[0].meta["val"].dtype if node.target in casts else own
+    before = node.args[0].meta["val"].dtype if node.target in CASTS else own
     return before if before in NARROW else own
 
 

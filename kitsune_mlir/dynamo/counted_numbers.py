@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils._sympy.functions import CleanDiv, FloatTrueDiv, FloorDiv, IntTrueDiv, ToFloat
 
+from kitsune_mlir.frontend.dtypes import worst_of
+
 __all__ = ["filler", "number_of"]
 
 
@@ -50,10 +52,5 @@ def number_of(value: sympy.Basic, sizes: Mapping[str, int], counts: Mapping[str,
 def filler(value: Tensor, fill: Any) -> Tensor:
     """A number of a tensor's type without dimensions; "highest" and "lowest" are the type's."""
     if isinstance(fill, str):
-        if value.dtype == torch.bool:
-            fill = fill == "highest"
-        elif value.is_floating_point():
-            fill = float("inf") if fill == "highest" else float("-inf")
-        else:
-            fill = getattr(torch.iinfo(value.dtype), "max" if fill == "highest" else "min")
+        fill = worst_of(value.dtype, largest=fill == "lowest")
     return torch.full([], fill, dtype=value.dtype, device=value.device)

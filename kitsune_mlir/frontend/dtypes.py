@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["NARROW", "widened", "worst_of"]
+__all__ = ["CASTS", "NARROW", "widened", "worst_of"]
 
 NARROW = (torch.bfloat16, torch.float16)
+CASTS = (torch.ops.aten._to_copy.default, torch.ops.prims.convert_element_type.default)
+"""Operators that give elements another type."""
 
 
 def widened(x: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from kitsune_mlir.frontend.dead_code import drop_dead
+from kitsune_mlir.frontend.dtypes import CASTS
 from kitsune_mlir.frontend.prepare import call_with_value
 
 __all__ = ["share_repeated_factors"]
@@ -25,8 +26,6 @@ _REGROUPED = (
     aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.default,
     aten.squeeze.dim, aten.squeeze.dims,
 )  # fmt: skip
-
-_CASTS = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
 
 Factor = tuple[int, int]
 """A size, and how far its elements are apart in memory; 0 where they are one."""
@@ -87,7 +86,7 @@ def _read(node: fx.Node) -> _Read | None:
             if regrouped is None:
                 return None
             dims = regrouped
-    casts = [moved.meta["val"].dtype for moved in reversed(chain) if moved.target in _CASTS]
+    casts = [moved.meta["val"].dtype for moved in reversed(chain) if moved.target in CASTS]
     return _Read(node, tuple(dims), tuple(casts))
 
 
@@ -95,7 +94,7 @@ def _moves(node: fx.Node) -> bool:
     """Whether a node is its operand in another order, or repeated."""
     if node.target is aten.slice.Tensor or node.target is aten.clone.default:
         return node.args[0].meta["val"].shape == node.meta["val"].shape  # type: ignore[union-attr]
-    return node.target in (aten.expand.default, aten.permute.default, *_REGROUPED, *_CASTS) and 0 not in node.meta["val"].shape
+    return node.target in (aten.expand.default, aten.permute.default, *_REGROUPED, *CASTS) and 0 not in node.meta["val"].shape
 
 
 def _regrouped(factors: Sequence[Factor], shape: Sequence[int]) -> list[tuple[Factor, ...]] | None:

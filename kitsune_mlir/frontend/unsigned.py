@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from kitsune_mlir.frontend.dtypes import CASTS
 from kitsune_mlir.frontend.prepare import call_with_value
 
 __all__ = ["widen_bytes"]
 
-aten, prims = torch.ops.aten, torch.ops.prims
+aten = torch.ops.aten
 
 _COMPARED = {aten.gt.Tensor, aten.ge.Tensor, aten.lt.Tensor, aten.le.Tensor}
 """Operators that are lowered as if all operands had no sign where one is a truth value."""
@@ -21,7 +22,6 @@ _CRASH = {
     *(aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor, aten.remainder.Tensor, aten.fmod.Tensor),
 }
 """Operators that end the process where truth values are beside bytes."""
-_CASTS = {aten._to_copy.default, prims.convert_element_type.default}
 _RIGHT = {
     *(aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.bitwise_not.default),
     *(aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor),
@@ -41,7 +41,7 @@ def widen_bytes(graph: fx.Graph) -> None:
     The results have the types that they had.
     """
     for node in [node for node in graph.nodes if node.op == "call_function"]:
-        if node.target in _CASTS and _dtype(node) == torch.uint8 and _dtype(node.args[0]).is_floating_point:  # type: ignore[union-attr]
+        if node.target in CASTS and _dtype(node) == torch.uint8 and _dtype(node.args[0]).is_floating_point:  # type: ignore[union-attr]
             with graph.inserting_before(node):
                 node.args = (_cast(node.args[0], torch.int32), *node.args[1:])  # type: ignore[arg-type]
         narrow = _misread(node)
@@ -72,7 +72,7 @@ def _misread(node: fx.Node) -> Set[torch.dtype]:
 
 
 def _looks_at_signs(node: fx.Node, target: torch._ops.OpOverload) -> bool:
-    if target.namespace not in ("aten", "prims") or target in _CASTS or "_like" in target.__name__:
+    if target.namespace not in ("aten", "prims") or target in CASTS or "_like" in target.__name__:
         return False
     if any(argument.alias_info is not None for argument in target._schema.arguments):  # a view
         return False

@@ -15,6 +15,7 @@ from kitsune_mlir.dialects.access import affine_maps, is_tensor, iterator_kinds,
 from kitsune_mlir.dialects.cloning import clone_with
 from kitsune_mlir.dialects.iteration import is_reshape
 from kitsune_mlir.dialects.products import body_of, defining_op, is_contraction, is_generic, yield_of
+from kitsune_mlir.passes.reductions.associative import generic
 
 __all__ = ["take_gathers_out"]
 
@@ -115,22 +116,8 @@ def _generic(
     inputs: Sequence[ir.Value], maps: Sequence[ir.AffineMap], sizes: Sequence[int], element: ir.Type
 ) -> tuple[ir.Operation, ir.Block]:
     """An element-wise generic without a body yet, and its block."""
-    out = tensor.empty(list(sizes), element)
     every = [*maps, ir.AffineMap.get_identity(len(sizes))]
-    return _created([*inputs, out], every, ["parallel"] * len(sizes), [ir.RankedTensorType.get(list(sizes), element)])
-
-
-def _created(
-    operands: Sequence[ir.Value], maps: Sequence[ir.AffineMap], kinds: Sequence[str], results: Sequence[ir.Type]
-) -> tuple[ir.Operation, ir.Block]:
-    attributes = {
-        "indexing_maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps]),
-        "iterator_types": ir.ArrayAttr.get([ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in kinds]),
-        "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(operands) - len(results), len(results)]),
-    }
-    op = ir.Operation.create("linalg.generic", list(results), list(operands), attributes, regions=1)
-    elements = [ir.ShapedType(v.type).element_type if is_tensor(v) else v.type for v in operands]
-    return op, op.regions[0].blocks.append(*elements, arg_locs=[ir.Location.current] * len(elements))
+    return generic(inputs, [tensor.empty(list(sizes), element)], every, ["parallel"] * len(sizes))
 
 
 def _replace(op: ir.Operation, gathers: Sequence[ir.Operation], made: Sequence[tuple[ir.Value, list[int]]]) -> None:
@@ -139,9 +126,9 @@ def _replace(op: ir.Operation, gathers: Sequence[ir.Operation], made: Sequence[t
     read = [ir.AffineMap.get(len(kinds), 0, [ir.AffineDimExpr.get(loop) for loop in loops]) for _, loops in made]
     block = op.regions[0].blocks[0]
     with ir.InsertionPoint(op), op.location:
-        operands = [*list(op.operands)[:-1], *(value for value, _ in made), op.operands[len(op.operands) - 1]]
-        new, body = _created(operands, [*maps[:-1], *read, maps[-1]], kinds, [op.results[0].type])
-        before = [*list(body.arguments)[: len(maps) - 1], body.arguments[len(operands) - 1]]
+        *inputs, start = op.operands
+        new, body = generic([*inputs, *(value for value, _ in made)], [start], [*maps[:-1], *read, maps[-1]], kinds)
+        before = [*list(body.arguments)[: len(inputs)], body.arguments[len(body.arguments) - 1]]
         mapping: dict[ir.Value, ir.Value] = dict(zip(block.arguments, before, strict=True))
         mapping.update((one.results[0], body.arguments[len(maps) - 1 + at]) for at, one in enumerate(gathers))
         taken = {hash(one) for one in gathers}

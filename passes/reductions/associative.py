@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
-from kitsune_mlir.dialects.access import access_of, affine_maps, iterator_kinds, loop_sizes, loops_in, shape_of
+from kitsune_mlir.dialects.access import access_of, affine_maps, is_tensor, iterator_kinds, loop_sizes, loops_in, shape_of
 from kitsune_mlir.dialects.attribute_table import COMBINE, PARTIAL
 from kitsune_mlir.dialects.products import body_of, defining_op, is_generic, yield_of
 
@@ -85,7 +85,7 @@ def generic(
 ) -> tuple[ir.Operation, ir.Block]:
     """A linalg.generic without a body yet, and its block; its results have the types of `starts`."""
     values = [*inputs, *starts]
-    elements = [ir.ShapedType(v.type).element_type for v in values]
+    elements = [ir.ShapedType(v.type).element_type if is_tensor(v) else v.type for v in values]
     attributes = {
         "indexing_maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in maps]),
         "iterator_types": ir.ArrayAttr.get([ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in kinds]),

@@ -3,7 +3,6 @@
 What is compiled here is PyTorch's own graph of the larger size, so that many functions and sizes can be tried.
 """
 
-import functools
 import random
 
 import pytest
@@ -12,68 +11,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from kitsune_mlir.dynamo import counted, shapes
+from kitsune_mlir.dynamo import counted
 from kitsune_mlir.dynamo.above_autograd import composites_replaced
-from kitsune_mlir.dynamo.graph_options import GraphOptions
-from kitsune_mlir.dynamo.torch_api import aot_autograd, make_boxed_func, min_cut_rematerialization_partition
-from kitsune_mlir.errors import ArgumentError
-from kitsune_mlir.frontend.aten import traced_table
-from kitsune_mlir.sized.restride import same_strides
+from test.programs.watched import Watched, same, sizes
 
 pytestmark = pytest.mark.usefixtures("drawn_today")
 R = torch.randn
-
-
-class Watched:
-    """A backend that compiles nothing, and puts NaN behind valid rows.
-
-    Attributes:
-        made: for which sizes each graph was compiled.
-    """
-
-    def __init__(self, **options):
-        self.options, self.made, self.graphs = GraphOptions(**options), [], []
-
-    def __call__(self, gm, inputs):
-        def compile(graph, _):
-            if not shapes.is_symbolic(graph):
-                self.made.append("static")
-                return make_boxed_func(graph.forward)
-            self.graphs.append(shapes.Specialized(graph, self._kept, self.options))
-            return make_boxed_func(self._poisoned(self.graphs[-1]))
-
-        training = any(isinstance(t, torch.Tensor) and t.requires_grad for t in inputs)
-        given = {"fw_compiler": compile, "bw_compiler": compile, "inference_compiler": compile}
-        more = {"partition_fn": min_cut_rematerialization_partition, "keep_inference_input_mutations": True}
-        return aot_autograd(**given, decompositions=traced_table(late=not training), **more)(gm, inputs)
-
-    def _kept(self, graph, sizes, same_outputs):
-        self.made.append(sizes)
-        return graph.forward
-
-    def _poisoned(self, run):
-        def call(*args):
-            for program in run.known.larger.values():
-                for value in program.inputs.values():
-                    for buffer in value.buffers():
-                        if buffer.is_floating_point():
-                            buffer.fill_(float("nan"))
-            return run(*args)
-
-        return call
-
-
-def sizes(count, least=2, most=150):
-    return [n for n in (least, 3, 7, 64, 65, 129) if n >= least] + [random.randint(least, most) for _ in range(count)]
-
-
-def same(got, want):
-    for g, w in zip(tree_leaves(got), tree_leaves(want), strict=True):
-        if isinstance(w, torch.Tensor):
-            assert g.dtype == w.dtype and g.shape == w.shape and same_strides(w.shape, g.stride(), w.stride())
-            torch.testing.assert_close(g, w, atol=2e-5, rtol=2e-5, equal_nan=True)
-        else:
-            assert g == w
 
 
 W, TABLE = R(7, 5), R(20, 7)
@@ -374,78 +317,3 @@ def test_integers():
         for k in (2, 3, 5):
             x = R(n, 7)
             same(compiled(x, k), function(x, k))
-
-
-def test_few_programs():
-    torch._dynamo.reset()
-    backend = Watched()
-    compiled = torch.compile(FUNCTIONS["mlp"], backend=backend)
-    x = R(2, 7)
-    torch._dynamo.mark_dynamic(x, 0)
-    compiled(x)
-    for n in random.sample(range(2, 4097), 200):
-        compiled(R(n, 7))
-    assert len(backend.made) <= 3, backend.made
-
-
-def test_a_batch_is_padded_at_once():
-    """With `dynamic=True` other sizes are taken for what they are until they have changed; rows of all results are not."""
-    torch._dynamo.reset()
-    backend = Watched()
-
-    def function(x):
-        return torch.softmax(torch.relu(x @ W), 1)
-
-    compiled = torch.compile(function, backend=backend, dynamic=True)
-    for n in (50, 9, 60):  # sizes that are equal in the first call are one to PyTorch
-        same(compiled(x := R(n, 6, 7)), function(x))
-    assert len(backend.made) == 1 and "size()[0] ≤" in backend.made[0] and "size()[1] = 6" in backend.made[0]
-    same(compiled(x := R(9, 8, 7)), function(x))
-    assert len(backend.made) == 2 and "size()[1] ≤" in backend.made[1]
-    torch._dynamo.reset()
-    backend = Watched()
-
-    def apart(x, y):
-        return torch.softmax(x, 0).sum(1) + y.sum()
-
-    compiled = torch.compile(apart, backend=backend, dynamic=True)
-    same(compiled(x := R(9, 7), y := R(4)), apart(x, y))  # nothing that is computed has rows of y
-    (made,) = backend.made
-    assert made.count("≤") == 1 and "size()[1] = 7" in made and "size()[0] = 4" in made
-
-
-def test_programs_for_a_gpu_that_is_not_here(monkeypatch):
-    """They have the variants for fewer rows that programs have where the GPU is."""
-    torch._dynamo.reset()
-    monkeypatch.setattr(shapes, "Specialized", functools.partial(shapes.Specialized, on_gpu=True))
-    backend, x = Watched(), R(300, 7)
-    same(torch.compile(lambda x: torch.relu(x @ W), backend=backend, dynamic=True)(x), torch.relu(x @ W))
-    assert len(backend.made) > 4
-
-
-def test_zero_and_one_rows():
-    torch._dynamo.reset()
-    compiled = torch.compile(FUNCTIONS["several"], backend=Watched(), dynamic=True)
-    for n in (5, 0, 1, 8):
-        x = R(n, 7)
-        same(compiled(x), FUNCTIONS["several"](x))
-
-
-def test_options():
-    torch._dynamo.reset()
-    backend = Watched(buckets=(10, 100))
-    compiled = torch.compile(FUNCTIONS["mlp"], backend=backend)
-    for n in (5, 50, 7):
-        torch._dynamo.mark_dynamic(x := R(n, 7), 0)
-        compiled(x)
-    assert [made.partition("≤ ")[2] for made in backend.made] == ["10", "100"]
-    torch._dynamo.reset()
-    backend = Watched(pad_rows=False)
-    compiled = torch.compile(FUNCTIONS["mlp"], backend=backend, dynamic=True)
-    for n in range(8, 18):
-        same(compiled(x := R(n, 7)), FUNCTIONS["mlp"](x))
-    assert len(backend.made) == 8 and all("pad_rows" in made for made in backend.made)
-    with pytest.raises(ArgumentError, match="bucket_growth"):
-        GraphOptions(bucket_growth=1.0)
-    with pytest.raises(ArgumentError, match="buckets"):
-        GraphOptions(buckets=(0,))

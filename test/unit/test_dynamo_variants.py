@@ -7,7 +7,7 @@ import torch
 
 import kitsune_mlir
 from kitsune_mlir.dynamo import buckets, shapes
-from test.unit.test_dynamo_padding import Watched, same
+from test.programs.watched import Watched, same
 
 R = torch.randn
 W = R(7, 5)
