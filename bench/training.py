@@ -10,7 +10,8 @@ one step adds to all weights) is at most twice eager's own.
 
 Of each peer: milliseconds (interleaved), seconds until its first call was done, launches, and bytes of memory that it takes at
 most as PyTorch counts them and as the driver does (with arenas, packed weights and graph pools; weights and the optimizer's
-state are part of both). Each case has a process of its own, and `--jobs` of them prepare side by side.
+state are part of both). Each case has a process of its own, and `--jobs` of them prepare side by side: then the driver's bytes,
+which are those of the whole GPU, are left out.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import copy
 import functools
 import gc
 import importlib.util
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -234,8 +236,13 @@ def measure(
     peers: tuple[str, ...] = (),
     passes: Mapping[str, str] | None = None,
     prepared: Callable[[], None] = lambda: None,
+    alone: bool = True,
 ) -> dict[str, Any]:
-    """One case: what became of its graphs, its error and eager's, and of each peer seconds, memory, launches and times."""
+    """One case: what became of its graphs, its error and eager's, and of each peer seconds, memory, launches and times.
+
+    Args:
+        alone: whether nothing else takes memory of the GPU meanwhile.
+    """
     if device == "cuda":
         torch.backends.cudnn.allow_tf32 = False  # f32 is f32
     torch._dynamo.reset()
@@ -284,6 +291,9 @@ def measure(
         graph = f"{peer}, graph"
         if device == "cuda" and peer in calls and (peer == "kitsune" or graph in peers):
             attempt(graph, functools.partial(captured, peer, graph))
+    if not alone:
+        for one in about.values():
+            one.pop("driver_bytes", None)
     programs = [program.summary for report in reports for program in report.programs]
     result: dict[str, Any] = {
         "case": f"{name}_{what}_{dtype}",
@@ -358,10 +368,14 @@ def main() -> int:
         for what in given.what.split(","):
             case = f"{name}_{what}_{given.dtype}"
             if "error" not in record.cases.get(case, {}):
-                works[case] = functools.partial(measure, name, what, given.device, given.dtype, given.size, peers, passes)
+                works[case] = functools.partial(
+                    measure, name, what, given.device, given.dtype, given.size, peers, passes, alone=given.jobs == 1
+                )
     if works:
         about = answer_of(functools.partial(environment_of, given.device, given.json), "environment", SECONDS)
-        record.begin({"environment": about, "command": "python -m bench.training", "size": given.size})
+        asked = [f"--{key} {shlex.quote(str(getattr(given, key)))}" for key in ("device", "dtype", "what", "peers", "jobs")]
+        command = shlex.join(["python", "-m", "bench.training", *given.names]) + " " + " ".join(asked)
+        record.begin({"environment": about, "command": command, "size": given.size})
         in_turns(works, record, given.seconds, given.jobs)
     bad = [case for case, one in record.cases.items() if not one.get("right")]
     print(f"{len(record.cases) - len(bad)} of {len(record.cases)} right", *bad, sep="\n  ")
