@@ -99,14 +99,14 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
 
 
 def _compiled(imported: ImportedModel, machine: Target, options: Options, phases: Phases) -> Program:
-    planning, formed = Planning(options.mode), {}
+    planning, formed, made = Planning(options.mode), {}, {}
     stages = plan(imported, machine, options, planning, phases, formed)
     best: Code | None = None
     while True:
         tiles = phases.run("lower", lower, stages)
         held, where = stages.summary["stages"], ()
         try:
-            code = phases.run("codegen", generate, tiles, None, planning.accepted(held))
+            code = phases.run("codegen", generate, tiles, None, planning.accepted(held), made)
         except (AssemblyTimeout, BrokenOffer) as error:
             other = planning.without(error, held) if isinstance(error, BrokenOffer) else planning.cheaper(error, held)
             where = error.stages

@@ -11,7 +11,7 @@ from torch_mlir import ir
 from torch_mlir.dialects.builtin import ModuleOp
 
 from kitsune_mlir.cache.store import store_of
-from kitsune_mlir.codegen.gpu.compile import GpuCode, compile_launches, joined, with_one_arena
+from kitsune_mlir.codegen.gpu.compile import GpuCode, Made, compile_launches, joined, with_one_arena
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision
 from kitsune_mlir.codegen.host.compile import compile_host
@@ -154,12 +154,15 @@ def lower(stages: Stages) -> TileProgram:
     return TileProgram(module, stages)
 
 
-def generate(tiles: TileProgram, machine: Target | None = None, settled: Container[str] | None = None) -> Code:
+def generate(
+    tiles: TileProgram, machine: Target | None = None, settled: Container[str] | None = None, made: Made | None = None
+) -> Code:
     """Tile program -> code. Needs no GPU; running does.
 
     Args:
         machine: what the code is for; None is what the tile program is planned for. Any machine can run any tile program.
         settled: stages whose broken offers are accepted; None is all.
+        made: kernels of earlier plans of the same program (`compile_launches`).
 
     Raises:
         CompileError: the code generator failed (names task, engine and a reproducer).
@@ -170,7 +173,7 @@ def generate(tiles: TileProgram, machine: Target | None = None, settled: Contain
     machine = machine or tiles.stages.machine
     if not tiles.computes:
         return Code(tiles, machine, {}, {}, *make_runner(machine.chip or machine.name, {}))
-    return _gpu_code(tiles, machine, settled) if machine.is_gpu else _host_code(tiles, machine)
+    return _gpu_code(tiles, machine, settled, made) if machine.is_gpu else _host_code(tiles, machine)
 
 
 def partitioned_code(module: ir.Module, partitioning: PartitionStreams, machine: Target, options: Options) -> Code:
@@ -205,7 +208,7 @@ def _host_code(tiles: TileProgram, machine: Target) -> Code:
     return Code(tiles, machine, {"llvm": code.llvm_ir}, HostRunner.artifacts(code), HostRunner(code, options.threads))
 
 
-def _gpu_code(tiles: TileProgram, machine: Target, settled: Container[str] | None) -> Code:
+def _gpu_code(tiles: TileProgram, machine: Target, settled: Container[str] | None, made: Made | None) -> Code:
     """gpu and nvvm dialects -> LLVM -> PTX -> cubin."""
     options = kernel_options(machine, tiles.stages.options)
     slow: list[dict[str, Any]] = []
@@ -227,7 +230,7 @@ def _gpu_code(tiles: TileProgram, machine: Target, settled: Container[str] | Non
     with reproduced(tiles.module, passes, machine.name, tiles.stages.options.reproducer_dir):
         chosen = tiles.stages.options
         store = store_of(chosen.cache, chosen.cache_dir)
-        kernels = compile_launches(tiles.module, PROGRAM, options, watch, store)
+        kernels = compile_launches(tiles.module, PROGRAM, options, watch, store, made)
     return _code_of(tiles, machine, kernels, len(kernels), slow)
 
 

@@ -1,9 +1,14 @@
 """A kernel that is too long for LLVM and ptxas becomes several launches, before either sees it."""
 
+import dataclasses
+from concurrent.futures import Future
+
 import pytest
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.compile import compile_gpu, compile_launches
+import kitsune_mlir.codegen.gpu.compile as compile_module
+from kitsune_mlir.codegen.gpu.backend.cubin import Cubin
+from kitsune_mlir.codegen.gpu.compile import Made, compile_gpu, compile_launches
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel import executor
 from kitsune_mlir.codegen.gpu.kernel.length import LongKernel, check_parameters, launches_within, operations_by_place
@@ -90,3 +95,36 @@ def test_a_launch_that_is_still_too_long_is_cut_again() -> None:
 def test_several_requests_stay_one_kernel() -> None:
     options = KernelOptions(most_operations=1, requests=2)
     assert len(compile_launches(program((0, 0, 0), "temporal"), "p0", options)) == 1
+
+
+def test_another_plan_has_the_kernels_of_launches_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only those are made that no earlier plan had; one that was given up is made again."""
+    emitted: list[str] = []
+    emit = compile_module._emitted
+
+    def counting(function: ir.Operation, name: str, *rest: object) -> object:
+        emitted.append(name)
+        return emit(function, name, *rest)
+
+    monkeypatch.setattr(compile_module, "_emitted", counting)
+    made: Made = {}
+    separate = program((0, 1, 2), "separate")
+    first = compile_launches(separate, "p0", made=made)
+    copies = ["p0_0", "p0_1", "p0_2"]
+    assert emitted == copies, "they copy between other kinds of memory"
+    with separate.context:
+        again = compile_launches(ir.Module.parse(str(separate)), "p0", made=made)
+        other = ir.Module.parse(str(program((0, 0, 1), "separate")))
+    assert emitted == copies
+    assert [(a.cubin, a.manifest) for a in again] == [(b.cubin, b.manifest) for b in first]
+    codes = compile_launches(other, "p0", made=made)
+    assert emitted == [*copies, "p0_0"]
+    assert codes[1].cubin == first[2].cubin
+    assert [choice.task for choice in codes[1].engines] == ["t2"]
+    compile_launches(other, "p0", KernelOptions(debug=True), made=made)
+    assert len(emitted) == 6, "kernels of other options are others"
+    given_up: Future[tuple[str, Cubin]] = Future()
+    given_up.cancel()
+    made.update({key: dataclasses.replace(one, assembled=given_up) for key, one in made.items()})
+    compile_launches(other, "p0", made=made)
+    assert len(emitted) == 8

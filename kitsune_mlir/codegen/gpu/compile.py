@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, MutableMapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -24,7 +24,7 @@ from kitsune_mlir.dialects.unchanged import lasting
 from kitsune_mlir.errors import AssemblyTimeout, CompileError, TargetError
 from kitsune_mlir.runtime.manifest import Manifest
 
-__all__ = ["EngineChoice", "GpuCode", "compile_gpu", "compile_launches", "joined", "ptx_of", "with_one_arena"]
+__all__ = ["EngineChoice", "GpuCode", "Made", "compile_gpu", "compile_launches", "joined", "ptx_of", "with_one_arena"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,21 +78,46 @@ class GpuCode:
     llvm_ir: str
 
 
+@dataclasses.dataclass(frozen=True)
+class _Kernel:
+    """A kernel that is being assembled."""
+
+    name: str
+    emitted: Emitted
+    gpu_ir: str
+    llvm_ir: str
+    assembled: Future[tuple[str, Cubin]]
+
+    @property
+    def is_assembled(self) -> bool:
+        """Whether there is code: not if it was given up, because of an error in this kernel or in another."""
+        return self.assembled.done() and not self.assembled.cancelled() and self.assembled.exception() is None
+
+
+Made = MutableMapping[tuple[Hashable, ...], _Kernel]
+"""Kernels by what is equal of launches that they are for (`task_equality.launch_key`) and the options."""
+
+
 def compile_launches(
     module: ir.Module | ir.Operation,
     name: str,
     options: KernelOptions | None = None,
     watch: Callable[[Decision], None] | None = None,
     store: Store | None = None,
+    made: Made | None = None,
 ) -> tuple[GpuCode, ...]:
     """Compile the tile program `name`: one kernel, or one for each launch of a separate program, in their order.
 
     Launches that are equal but for the memory that they work on have one kernel, which is made once and has the name of the
-    first of them. Arguments and errors are those of `compile_gpu`; in `store` assembled kernels are kept, if it is given.
+    first of them. Arguments and errors are those of `compile_gpu`.
+
+    Args:
+        store: where assembled kernels are kept; None is nowhere.
+        made: kernels of launches of earlier plans, which equal ones have again, and this plan's are added.
     """
     with module.context, ir.Location.unknown(), lasting():
         alone = _alone(module.operation, name)
-        return with_one_arena(_compiled(_program_of(alone), options or KernelOptions(), watch, store))
+        return with_one_arena(_compiled(_program_of(alone), options or KernelOptions(), watch, store, made))
 
 
 def with_one_arena(kernels: Sequence[GpuCode]) -> tuple[GpuCode, ...]:
@@ -127,17 +152,6 @@ def compile_gpu(
         return _compiled(_program_of(alone), options, watch, one=True)[0]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Kernel:
-    """A kernel that is being assembled."""
-
-    name: str
-    emitted: Emitted
-    gpu_ir: str
-    llvm_ir: str
-    assembled: Future[tuple[str, Cubin]]
-
-
 def _alone(module: ir.Operation, name: str) -> ir.Module:
     """A module with a copy of the tile program `name` and nothing else."""
     found = next((f for f in program_functions(module) if ir.StringAttr(f.attributes["sym_name"]).value == name), None)
@@ -159,25 +173,28 @@ def _compiled(
     options: KernelOptions,
     watch: Callable[[Decision], None] | None,
     store: Store | None = None,
+    made: Made | None = None,
     one: bool = False,
 ) -> tuple[GpuCode, ...]:
     """The code of each launch of a tile program, or with `one` of all of it in one."""
     if options.chip not in CHIPS:
         raise TargetError(f"no target machine for '{options.chip}'; known: {', '.join(sorted(CHIPS))}")
-    first: dict[tuple[Hashable, ...], _Kernel] = {}
+    first: dict[tuple[Hashable, ...], _Kernel] = {key: one for key, one in (made or {}).items() if one.is_assembled}
     alone = ir.StringAttr(whole.attributes["sym_name"]).value
     with Assembling(options.chip, options.ptxas_seconds, store) as assembling:
 
         def emit(function: ir.Operation) -> tuple[str, _Kernel, Manifest, Sequence[Decision]]:
             name = ir.StringAttr(function.attributes["sym_name"]).value
             if name == alone:
-                made = _emitted(function, name, options, watch, assembling)
-                return name, made, made.emitted.manifest, made.emitted.decisions
+                new = _emitted(function, name, options, watch, assembling)
+                return name, new, new.emitted.manifest, new.emitted.decisions
             program = ProgramView(function)  # of a launch: it has no queues
-            key = launch_key(program)
+            key = (options, *launch_key(program))
             if (known := first.get(key)) is None:
-                made = first[key] = _emitted(function, name, options, watch, assembling)
-                return name, made, made.emitted.manifest, made.emitted.decisions
+                new = first[key] = _emitted(function, name, options, watch, assembling)
+                if made is not None:
+                    made[key] = new
+                return name, new, new.emitted.manifest, new.emitted.decisions
             manifest, decisions = known.emitted.equal_launch(program)
             if watch is not None:
                 for decision in decisions:
