@@ -115,18 +115,21 @@ class Batch:
 
     def _quickly(self, requests: Sequence[Sequence[Any]], programs: Iterable[Callee]) -> _Made | None:
         """The calls, where each fits as it is and writes nothing that another one may use; else None."""
-        rows, ends, device = list[Sequence[int]](), list[_End](), None
+        given, called = list[tuple[int, ...]](), list[DirectCall]()
         for args, program in zip(requests, programs, strict=False):
             direct = program.direct
             if direct is None or direct.runner is not self._runner or direct.writes or type(args) is not tuple:
                 return None
-            found = direct.bind(args)
+            found = direct.given(args)
             if found is None:
                 return None
-            rows.append(found[0])
-            ends.append((direct.assemble, found[1]))
-            device = direct.device
-        return (rows, ends, device) if rows else None
+            given.append(found)
+            called.append(direct)
+        if not called:
+            return None
+        made = called[0].results(len(called))  # of all: they have the same code
+        rows = [(*own, *pointers) for own, (_, pointers) in zip(given, made, strict=True)]
+        return rows, [(one.assemble, results) for one, (results, _) in zip(called, made, strict=True)], called[0].device
 
     def _run(
         self,

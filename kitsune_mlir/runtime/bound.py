@@ -34,6 +34,9 @@ class Bound:
 
 def stream_of(device: Any) -> int:
     """The caller's stream on a device: the current one's handle, 0 on the host."""
+    if device.type != "cuda":
+        return 0
     import torch
 
-    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    # Without torch's object of a stream, which takes 5 us to make.
+    return torch._C._cuda_getCurrentRawStream(torch.cuda.current_device() if device.index is None else device.index)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import dataclasses
-import itertools
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +15,7 @@ from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.cuda_executor import MAP_BYTES, CudaExecutor, DeviceMemory
 from kitsune_mlir.runtime.cuda_sequence import CudaSequence
 from kitsune_mlir.runtime.driver import Device, call, capture_id, written_apart
+from kitsune_mlir.runtime.launch import library
 from kitsune_mlir.runtime.manifest import REQUEST_HEADER
 from kitsune_mlir.runtime.tensormap import encode
 from kitsune_mlir.runtime.timeline import Timeline
@@ -28,6 +29,7 @@ PARTS = 4
 """Tables that may wait for their copy to the device, before a launch waits for the first."""
 
 _WORD = 8
+_HEADER = struct.Struct("3Q")
 _UNTIMED = 2  # CU_EVENT_DISABLE_TIMING
 
 
@@ -47,7 +49,7 @@ class _Table:
     parameters: ctypes.Array
     rows: Sequence[Sequence[int]] = ()
     kept: Any = None
-    parts: collections.deque[tuple[np.ndarray, int, Any]] = dataclasses.field(default_factory=collections.deque)
+    parts: collections.deque[tuple[memoryview, int, int]] = dataclasses.field(default_factory=collections.deque)
 
     @staticmethod
     def at(address: int, rows: Sequence[Sequence[int]] = ()) -> _Table:
@@ -65,7 +67,7 @@ class _Table:
         table = _Table.at(own.address)
         table.kept, written, start = (own, host), host.numpy(), host.data_ptr()
         for first in range(0, PARTS * size, size):
-            table.parts.append((written[first : first + size], start + first, call("cuEventCreate", _UNTIMED)))
+            table.parts.append((memoryview(written[first : first + size]), start + first, int(call("cuEventCreate", _UNTIMED))))
         return table
 
 
@@ -94,7 +96,7 @@ class CudaRequests(CudaExecutor):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        self._gathered = self._gatherer()
+        self._gathered, self._library = self._gatherer(), library()
         count = len(self._maps)
         self._row_bytes = _WORD * (self._pointer_count + 1)
         self._size = REQUEST_HEADER + self.manifest.requests * (self._row_bytes + count * MAP_BYTES) + MAP_BYTES
@@ -130,41 +132,49 @@ class CudaRequests(CudaExecutor):
         """Let the state's table be one of these rows; `captured`: the stream may be."""
         maps_at = -(-(REQUEST_HEADER + len(rows) * self._row_bytes) // MAP_BYTES) * MAP_BYTES
         size = maps_at + len(rows) * len(self._maps) * MAP_BYTES
+        if captured:
+            with self.device.current():
+                if capture_id(stream) is not None:
+
+                    def data(address: int) -> np.ndarray:
+                        table = np.zeros(size, np.uint8)
+                        self._write_table(memoryview(table), address, maps_at, state, rows)
+                        return table
+
+                    state.requests = _Table.at(written_apart(size, data), rows)
+                    state.table_address = ctypes.addressof(state.requests.parameters)
+                    return
+        if state.requests is None:
+            with self.device.current():
+                state.requests = _Table.new(self._size, self.device, stream)
+        table, library = state.requests, self._library
+        state.table_address = ctypes.addressof(table.parameters)
+        table.rows = ()
+        host, source, copied = table.parts[0]
+        if library.passed(copied):
+            self._again("cuEventSynchronize", copied)
+        self._write_table(host[:size], table.parameter.value, maps_at, state, rows)
+        if library.copy(table.parameter.value, source, size, stream):
+            self._again("cuMemcpyHtoDAsync", table.parameter.value, source, size, stream)
+        if library.record(copied, stream):
+            self._again("cuEventRecord", copied, stream)
+        table.parts.rotate(-1)
+        table.rows = rows
+
+    def _again(self, name: str, *arguments: Any) -> None:
+        """What a call needs is looked at when one fails, as of a launch (`_launch_again`)."""
         with self.device.current():
-            if captured and capture_id(stream) is not None:
+            call(name, *arguments)
 
-                def data(address: int) -> np.ndarray:
-                    return self._write_table(np.zeros(size, np.uint8), address, maps_at, state, rows)
-
-                state.requests = _Table.at(written_apart(size, data), rows)
-            else:
-                if state.requests is None:
-                    state.requests = _Table.new(self._size, self.device, stream)
-                table = state.requests
-                table.rows = ()
-                host, address, copied = table.parts[0]
-                call("cuEventSynchronize", copied)
-                self._write_table(host[:size], table.parameter.value, maps_at, state, rows)
-                call("cuMemcpyHtoDAsync", table.parameter.value, address, size, stream)
-                call("cuEventRecord", copied, stream)
-                table.parts.rotate(-1)
-                table.rows = rows
-        state.table_address = ctypes.addressof(state.requests.parameters)
-
-    def _write_table(
-        self, table: np.ndarray, address: int, maps_at: int, state: Any, rows: Sequence[Sequence[int]]
-    ) -> np.ndarray:
-        """Fill the bytes of a table that will be at an address; the bytes."""
-        arena, stride, words = state.arena.address, self.manifest.arena_stride, table[:maps_at].view("uint64")
-        words[:3] = len(rows), state.workspace.address, address + maps_at
-        first, width = REQUEST_HEADER // _WORD, self._row_bytes // _WORD
+    def _write_table(self, table: memoryview, address: int, maps_at: int, state: Any, rows: Sequence[Sequence[int]]) -> None:
+        """Fill the bytes of a table that will be at an address."""
+        arena, stride = state.arena.address, self.manifest.arena_stride
         own = range(arena, arena + len(rows) * stride, stride) if stride else [arena] * len(rows)
-        lines = words[first : first + len(rows) * width].reshape(len(rows), width)
-        pointers = np.fromiter(itertools.chain.from_iterable(rows), np.uint64, len(rows) * self._pointer_count)
-        lines[:, :-1], lines[:, -1] = pointers.reshape(len(rows), -1), own
+        _HEADER.pack_into(table, 0, len(rows), state.workspace.address, address + maps_at)
+        words = [word for row, its in zip(rows, own, strict=True) for word in (*row, its)]
+        struct.pack_into(f"{len(words)}Q", table, REQUEST_HEADER, *words)
         if self._maps:
-            table[maps_at:] = memoryview(b"".join(self._gathered(rows, own)))
-        return table
+            table[maps_at:] = b"".join(self._gathered(rows, own))
 
     def _gatherer(self) -> Callable[[Sequence[Sequence[int]], Sequence[int]], list[bytes]]:
         """What gives the tensor maps of rows with these arenas, request by request; a word of code for each of a kernel's."""

@@ -7,6 +7,7 @@ wrong type or device) is left to its general way, which converts it or says what
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,10 @@ __all__ = ["DirectCall", "direct_call", "guard_of"]
 
 MISSES = 8
 """Calls whose arguments differ from the last ones in what a guard sees, before new guards are no longer made."""
+
+TOGETHER, SPACING = 1 << 14, 256
+"""Bytes of a result of one call, up to which those of several calls lie in one piece of memory; and what bytes from one to the
+next are a multiple of, as allocators have it."""
 
 
 class DirectCall:
@@ -71,6 +76,7 @@ class DirectCall:
         self._empty = getattr(torch._C._dynamo.guards, f"_empty_strided_{device.type}", None) or self._plain_empty
         make = _unrolled(self._count, len(self._results))
         self._new = None if self._places else make(self.weights, self._empty, self._results)
+        self._given = _unrolled(self._count, 0)(self.weights, self._empty, ())
 
     def _plain_empty(self, shape: Sequence[int], stride: Sequence[int], dtype: Any) -> Any:
         import torch
@@ -102,14 +108,8 @@ class DirectCall:
         Args:
             into: the results, as the program writes them (but for those in the place of arguments); None: new ones.
         """
-        if len(args) != self._count or (self._current is not None and self._current() != self._index):
+        if not self._like_before(args):
             return None
-        if self._seen is None or not self._seen(*args):
-            if not self.fits(args):
-                return None
-            if self._misses < MISSES:
-                self._misses += 1
-                self._seen = guard_of(args)
         try:
             if self._new is not None and into is None:
                 return self._new(args)
@@ -134,6 +134,52 @@ class DirectCall:
             results = [empty(shape, stride, dtype) for shape, stride, dtype in self._results] if into is None else [*into]
         return (*pointers, *(result.data_ptr() for result in results)), results
 
+    def _like_before(self, args: Sequence[Any]) -> bool:
+        """Whether the arguments fit as they are, on the current device."""
+        if len(args) != self._count or (self._current is not None and self._current() != self._index):
+            return False
+        if self._seen is None or not self._seen(*args):
+            if not self.fits(args):
+                return False
+            if self._misses < MISSES:
+                self._misses += 1
+                self._seen = guard_of(args)
+        return True
+
+    def given(self, args: Sequence[Any]) -> tuple[int, ...] | None:
+        """Pointers of weights and inputs of a call that changes neither; None where the arguments do not fit."""
+        if not self._like_before(args):
+            return None
+        try:
+            found = self._given(args)
+        except RuntimeError:  # a tensor of torch.func, which has no memory
+            return None
+        return None if found is None else found[0]
+
+    def results(self, count: int) -> list[tuple[list[Any], tuple[int, ...]]]:
+        """New results of so many calls: for each the tensors, and their pointers.
+
+        Small ones of all calls lie in one piece of memory, which lives as long as one of them: to allocate and to give back
+        memory takes longer than many a kernel needs for a request.
+        """
+        columns, part = list[tuple[Sequence[Any], Sequence[int]]](), _reinterpreting()
+        for shape, stride, dtype in self._results:
+            size = math.prod(shape) * dtype.itemsize
+            if part is None or not 0 < size <= TOGETHER or count < 2:
+                made = [self._empty(shape, stride, dtype) for _ in range(count)]
+                columns.append((made, [tensor.data_ptr() for tensor in made]))
+                continue
+            step = -(-size // SPACING) * SPACING
+            each = step // dtype.itemsize
+            whole = self._empty((count * each,), (1,), dtype)
+            first = whole.data_ptr()
+            made = [part(whole, shape, stride, place) for place in range(0, count * each, each)]
+            columns.append((made, range(first, first + count * step, step)))
+        if len(columns) == 1:
+            ((made, pointers),) = columns
+            return [([tensor], (pointer,)) for tensor, pointer in zip(made, pointers, strict=True)]
+        return [([made[n] for made, _ in columns], tuple(own[n] for _, own in columns)) for n in range(count)]
+
     def fits(self, args: Sequence[Any]) -> bool:
         """Whether the arguments are tensors as the program wants them."""
         try:
@@ -148,6 +194,14 @@ class DirectCall:
             )
         except RuntimeError:  # a layout that has no strides
             return False
+
+
+def _reinterpreting() -> Callable[..., Any] | None:
+    """What makes a tensor of sizes and strides at a place of another one's memory, and no view of it: as torch.compile's own
+    code does. None in versions of PyTorch that have another one."""
+    import torch
+
+    return getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None)
 
 
 @functools.cache

@@ -10,9 +10,9 @@ import ctypes
 import functools
 from collections.abc import Callable
 
-from kitsune_mlir.errors import TargetError
+from kitsune_mlir.errors import KitsuneError, TargetError
 
-__all__ = ["Config", "ConfigLayout", "Library", "library"]
+__all__ = ["Config", "ConfigLayout", "Library", "library", "wait_for"]
 
 _COOPERATIVE = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE of cuda.h
 _PROGRAMMATIC = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -65,11 +65,22 @@ class Library:
     Attributes:
         launch: cuLaunchKernelEx(config, function, addresses of the parameters, extra).
         is_capturing: cuStreamIsCapturing(stream, address of an int that becomes the status; 0: no capture).
+        synchronize: cuStreamSynchronize(stream).
+        copy: cuMemcpyHtoDAsync(address on the device, address on the host, bytes, stream).
+        record, passed: cuEventRecord(event, stream) and cuEventSynchronize(event).
     """
 
-    def __init__(self, launch: Callable[[int, int, int, None], int], is_capturing: Callable[[int, int], int]):
-        self.launch = launch
-        self.is_capturing = is_capturing
+    def __init__(
+        self,
+        launch: Callable[[int, int, int, None], int],
+        is_capturing: Callable[[int, int], int],
+        synchronize: Callable[[int], int],
+        copy: Callable[[int, int, int, int], int],
+        record: Callable[[int, int], int],
+        passed: Callable[[int], int],
+    ):
+        self.launch, self.is_capturing, self.synchronize = launch, is_capturing, synchronize
+        self.copy, self.record, self.passed = copy, record, passed
 
 
 @functools.cache
@@ -86,4 +97,19 @@ def library() -> Library:
     pointer = ctypes.c_void_p
     cuda.cuLaunchKernelEx.argtypes = (pointer, pointer, pointer, pointer)
     cuda.cuStreamIsCapturing.argtypes = (pointer, pointer)
-    return Library(cuda.cuLaunchKernelEx, cuda.cuStreamIsCapturing)
+    cuda.cuStreamSynchronize.argtypes = (pointer,)
+    cuda.cuMemcpyHtoDAsync_v2.argtypes = (ctypes.c_uint64, pointer, ctypes.c_size_t, pointer)
+    cuda.cuEventRecord.argtypes = (pointer, pointer)
+    cuda.cuEventSynchronize.argtypes = (pointer,)
+    stream = cuda.cuStreamIsCapturing, cuda.cuStreamSynchronize
+    return Library(cuda.cuLaunchKernelEx, *stream, cuda.cuMemcpyHtoDAsync_v2, cuda.cuEventRecord, cuda.cuEventSynchronize)
+
+
+def wait_for(stream: int) -> None:
+    """Wait until what was launched on a stream is done; others have the interpreter meanwhile.
+
+    Raises:
+        KitsuneError: something on the device went wrong.
+    """
+    if status := library().synchronize(stream):
+        raise KitsuneError(f"waiting for a stream failed: CUresult {status}")

@@ -51,6 +51,11 @@ class Answer(Future[Any]):
     def dropped(self) -> None:
         """Called once, by whoever cancels it."""
 
+    @property
+    def pending(self) -> bool:
+        """Whether it was neither started nor cancelled."""
+        return self._state is _PENDING
+
     def cancelled(self) -> bool:
         """As of `Future`."""
         return self._state in _CANCELLED

@@ -10,7 +10,9 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["Backlog", "length_of"]
+from kitsune_mlir.errors import ArgumentError, BusyError
+
+__all__ = ["Backlog", "Lengths", "busy", "length_of"]
 
 STEPS = 8
 """Lengths of deadlines that are told apart between one and twice as long."""
@@ -19,9 +21,42 @@ SHORTEST = -1100
 """Logarithm of less than any number that is above 0."""
 
 
+KEPT = 64
+"""Deadlines whose lengths are kept."""
+
+
 def length_of(deadline: float) -> int:
     """A number above 0 for deadlines of about this many seconds, greater for longer ones."""
     return round(STEPS * (math.log2(deadline) - SHORTEST))
+
+
+class Lengths:
+    """Lengths of deadlines; some are kept, for many requests have the same.
+
+    Raises:
+        ArgumentError: a deadline is no number above 0.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[float, int] = {}
+
+    def __call__(self, deadline: float) -> int:
+        """As `length_of`."""
+        found = self._known.get(deadline)
+        if found is None:
+            if not (isinstance(deadline, int | float) and 0 < deadline < math.inf):
+                raise ArgumentError(f"a deadline is a number of seconds above 0, not {deadline!r}")
+            if len(self._known) >= KEPT:
+                self._known.clear()
+            found = self._known[deadline] = length_of(deadline)
+        return found
+
+
+def busy(waiting: int, capacity: int) -> BusyError:
+    """Why a request is not taken in."""
+    if waiting >= capacity:
+        return BusyError(f"{waiting} requests wait, and the engine's capacity is {capacity}: try again later")
+    return BusyError(f"{waiting} requests wait, so that it would be answered after its deadline: try again later")
 
 
 class Backlog:

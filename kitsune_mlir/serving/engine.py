@@ -2,7 +2,7 @@
 
 As in "The OoO VLIW JIT Compiler for GPU Inference" (section 4): requests of models with the same code become one launch, each
 with its own weights, deadlines decide the order, and who is late is taken out of what others share. A request waits to be
-joined only while its slack allows it and the model of costs expects a gain (`requests.Family.patience`).
+joined only while its slack allows it and the model of costs expects a gain (`requests.Queue.patience`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from kitsune_mlir.errors import ArgumentError, BusyError, ConflictError, DeadlineError, KitsuneError
+from kitsune_mlir.errors import ArgumentError, BusyError, ConflictError
 from kitsune_mlir.runtime.program import Program
-from kitsune_mlir.serving.backlog import Backlog, length_of
+from kitsune_mlir.serving.backlog import Backlog, Lengths, busy
+from kitsune_mlir.serving.counts import Counts, too_late
+from kitsune_mlir.serving.family import Family
 from kitsune_mlir.serving.groups import Done, Group, Member, begun, give
-from kitsune_mlir.serving.requests import UNHURRIED, Family, Request, Waiting, numbers, turn
+from kitsune_mlir.serving.requests import UNHURRIED, Request, Waiting, numbers, turn
 from kitsune_mlir.serving.simulate import Forecast, simulate
-from kitsune_mlir.serving.statistics import Statistics
 
 __all__ = ["Engine", "Source"]
 
@@ -29,8 +30,6 @@ Source = Callable[["Engine", bool], bool]
 
 _log = logging.getLogger(__name__)
 _FOREVER = float("inf")
-_LENGTHS = 64
-"""Deadlines whose lengths are kept."""
 _NONE: Mapping[str, Any] = {}
 _KEPT = 64
 """Cancelled requests that are held at least, beside as many as wait."""
@@ -41,6 +40,10 @@ class Engine:
 
     Requests lie in a list until the thread fetches them, all at once when it may launch again, so a submission costs others
     a lock that is held for a moment. What waits and what was counted have locks of their own, which nobody who submits takes.
+
+    A thread that waits for the only request there is launches it itself: to wake the engine's thread, and to be woken by it,
+    takes longer than many a launch. Only one thread launches at a time, and it never answers others' requests unless it is
+    the engine's: what they call then is not its own.
 
     Args:
         clock: seconds, that deadlines and latencies are of.
@@ -58,14 +61,14 @@ class Engine:
         self._families = {name: family for family in families for name in family.programs}
         self._all = list(families)
         self._all[0].alone = len(families) == 1
-        self._statistics = {name: Statistics() for name in self._families}
-        self._clock = clock
+        self._counts, self._clock = Counts(self._families, clock), clock
+        self._statistics = self._counts.of
+        self._lead = threading.Lock()  # of who launches; taken before the others
         self._queues = threading.Lock()  # of what waits in families; taken before `_lock`
-        self._counts = threading.Lock()  # of figures of answers
         self._lock = threading.Lock()  # of all below, and of figures of submissions
         self._arrived: list[Waiting] = []
         self._waiting = 0
-        self._backlog, self._lengths = Backlog(), dict[float, int]()
+        self._backlog, self._length_of = Backlog(), Lengths()
         self._closed = self._asleep = False
         self._bell = threading.Lock()  # released to wake the thread
         self._bell.acquire()
@@ -100,12 +103,18 @@ class Engine:
             ArgumentError: there is no such model, or the deadline is no number above 0.
             BusyError: `capacity` requests wait already, or so many that it would be answered too late, or the engine is closed.
         """
+        return self._submit(model, args, kwargs or _NONE, deadline, True)
+
+    def _submit(
+        self, model: str, args: Sequence[Any], kwargs: Mapping[str, Any], deadline: float | None, wakes: bool
+    ) -> Request:
+        """As `submit`; `wakes`: the engine's thread, if it is asleep."""
         family = self._families.get(model)
         if family is None:
             raise self._unknown(model)
         strict, due = deadline is not None, UNHURRIED if deadline is None else deadline
-        length, now = self._lengths.get(due) or self._length(due), self._clock()
-        request = Request(now + due, model, args, kwargs or _NONE, strict, now, self._cancelled)
+        length, now = self._length_of(due), self._clock()
+        request = Request(now + due, model, args, kwargs, strict, now, self._cancelled, self._help)
         request.length, request.seconds = length, family.pace
         statistics = self._statistics[model]
         with self._lock:
@@ -115,12 +124,12 @@ class Engine:
             many = strict and waiting >= family.least_waiting
             if waiting >= self.capacity or many and self._backlog.room(now, due, length) < family.spare(due):
                 statistics.refused += 1
-                raise self._busy(waiting)
+                raise busy(waiting, self.capacity)
             statistics.submitted += 1
             self._backlog.enter(length, request.seconds)
             self._waiting = waiting + 1
             self._arrived.append(request)
-            if self._asleep:
+            if wakes and self._asleep:
                 self._wake()
         return request
 
@@ -145,7 +154,7 @@ class Engine:
             if model not in self._families:
                 raise self._unknown(model)
         strict, due = deadline is not None, UNHURRIED if deadline is None else deadline
-        length, now = self._lengths.get(due) or self._length(due), self._clock()
+        length, now = self._length_of(due), self._clock()
         group, taken, refused, whole = Group(done, self._drop), list[Member](), list[int](), 0.0
         with self._lock:
             if self._closed:
@@ -169,34 +178,20 @@ class Engine:
             if self._asleep and taken:
                 self._wake()
         if refused:
-            group.tell(refused, [self._busy(waiting + len(taken))] * len(refused))
+            group.tell(refused, [busy(waiting + len(taken), self.capacity)] * len(refused))
         return group
 
     def _unknown(self, model: str) -> ArgumentError:
         return ArgumentError(f"there is no model '{model}'; models are {', '.join(sorted(self._families))}")
 
-    def _length(self, deadline: float) -> int:
-        """A deadline as the backlog has it; some are kept, for many requests have the same."""
-        if not (isinstance(deadline, int | float) and 0 < deadline < _FOREVER):
-            raise ArgumentError(f"a deadline is a number of seconds above 0, not {deadline!r}")
-        if len(self._lengths) >= _LENGTHS:
-            self._lengths.clear()
-        found = self._lengths[deadline] = length_of(deadline)
-        return found
-
-    def _busy(self, waiting: int) -> BusyError:
-        if waiting >= self.capacity:
-            return BusyError(f"{waiting} requests wait, and the engine's capacity is {self.capacity}: try again later")
-        return BusyError(f"{waiting} requests wait, so that it would be answered after its deadline: try again later")
-
     def __call__(self, model: str, *args: Any, deadline: float | None = None, **kwargs: Any) -> Any:
         """Submit a call and wait for its output."""
-        return self.submit(model, args, kwargs, deadline=deadline).result()
+        return self._submit(model, args, kwargs, deadline, False).result()
 
     def stats(self) -> dict[str, Any]:
         """ "models": by name the counts of `Statistics`, with "p50" and "p99" of the latest latencies in seconds; "waiting"
         requests, and the "capacity" for them."""
-        with self._lock, self._counts:
+        with self._lock, self._counts.lock:
             models = {name: statistics.to_dict() for name, statistics in self._statistics.items()}
             return {"models": models, "waiting": self._waiting, "capacity": self.capacity}
 
@@ -310,24 +305,54 @@ class Engine:
         while True:
             if self._source is not None:
                 self._ask(self._source)
-            begin = self._clock()
-            with self._queues:
-                closed = self._fetch()
-                now = self._clock()
-                over = [request for family in self._all for request in family.expired(now)]
-                family, pause = turn(self._all, now, closed)
-                requests = family.take(now) if family is not None else ()
-                over, requests = self._started(over), self._started(requests)
-            if over:
-                self._refuse(over)
-            if requests and family is not None:
-                self._backlog.free = now + family.expected(len(requests))
-                self._launch(family, requests, begin)
-            elif not over and family is None:
+            with self._lead:
+                begin = self._clock()
+                with self._queues:
+                    closed = self._fetch()
+                    now = self._clock()
+                    over = [request for family in self._all for request in family.expired(now)]
+                    family, pause = turn(self._all, now, closed)
+                    requests = family.take(now) if family is not None else ()
+                    over, requests = self._started(over), self._started(requests)
+                if over:
+                    self._answer(over, too_late(over, self._clock()), 1)
+                if requests and family is not None:
+                    self._backlog.free = now + family.expected(len(requests))
+                    self._launch(family, requests, begin)
+            if not over and family is None:
                 if closed and pause is None:
                     return
                 if self._source is None or pause is not None:
                     self._sleep(pause)
+
+    def _help(self, request: Request) -> None:
+        """Launch a request that this thread is about to wait for, if it is the only one; else see to it that it is launched."""
+        family = self._families[request.model]
+        if self._waiting == 1 and family.at_home and self._lead.acquire(blocking=False):
+            try:
+                if self._alone(request):
+                    give((request,), self._counts.alone(request, family.output(request)))
+            except BaseException as error:  # this thread is interrupted, and nobody else would answer
+                if not request.pending and not request.done():
+                    request.set_exception(error)
+                raise
+            finally:
+                self._lead.release()
+        if self._asleep and request.pending:
+            with self._lock:
+                if self._asleep:
+                    self._wake()
+
+    def _alone(self, request: Request) -> bool:
+        """Start a request, if no other one waits and its time is not over; `_lead` is held."""
+        with self._lock:
+            if self._waiting != 1 or self._arrived != [request] or (request.strict and self._clock() > request.deadline):
+                return False
+            if not begun((request,)):
+                return False
+            self._arrived = []
+            self._leave((request,))
+            return True
 
     def _ask(self, source: Source) -> None:
         """Let a source hand in what has come; one that fails is asked no more."""
@@ -348,20 +373,12 @@ class Engine:
             self._leave(started)
         return started
 
-    def _refuse(self, requests: Sequence[Waiting]) -> None:
-        """Answer those whose time is over."""
-        now = self._clock()
-        late = [(request.model, 1e3 * (now - request.deadline)) for request in requests]
-        self._answer(requests, [DeadlineError(f"the deadline of model '{m}' was over {ms:.1f} ms ago") for m, ms in late], 1)
-
     def _launch(self, family: Family, requests: Sequence[Waiting], turned: float) -> None:
         """Run requests and answer them; the thread has turned to them at this time."""
         begin = self._clock()
         outputs = family.outputs(requests)
         seconds = self._clock() - begin
-        with self._counts:
-            for name in {request.model for request in requests}:
-                self._statistics[name].launches += 1
+        self._counts.launched(requests)
         again = [n for n, output in enumerate(outputs) if isinstance(output, ConflictError)] if len(requests) > 1 else ()
         if again:
             kept = [n for n in range(len(requests)) if n not in set(again)]
@@ -376,25 +393,4 @@ class Engine:
 
     def _answer(self, requests: Sequence[Waiting], outputs: Sequence[Any], count: int) -> None:
         """Count and give the outputs, or errors, of a launch of so many requests."""
-        now, given = self._clock(), list[Any]()
-        with self._counts:
-            for request, output in zip(requests, outputs, strict=True):
-                statistics = self._statistics[request.model]
-                if count > 1:
-                    statistics.joined += 1
-                if isinstance(output, Exception):
-                    statistics.failed += 1
-                    statistics.expired += isinstance(output, DeadlineError)
-                    output = _own(output)
-                else:
-                    statistics.answered += 1
-                    if request.strict and now > request.deadline:
-                        statistics.missed += 1
-                    statistics.latencies.append(now - request.arrived)
-                given.append(output)
-        give(requests, given)
-
-
-def _own(error: Exception) -> Exception:
-    """A request's own error, without its number in a launch."""
-    return error.__cause__ if isinstance(error, KitsuneError) and isinstance(error.__cause__, KitsuneError) else error
+        give(requests, self._counts.answered(requests, outputs, count))

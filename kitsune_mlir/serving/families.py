@@ -10,7 +10,7 @@ from kitsune_mlir.runtime.named_inputs import call_of
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.signature import torch_dtype
 from kitsune_mlir.serving.cost import CostModel
-from kitsune_mlir.serving.requests import Family
+from kitsune_mlir.serving.family import Family
 
 __all__ = ["families_of", "random_call"]
 

@@ -1,4 +1,4 @@
-"""Requests that wait, by deadline; the models that can share launches; and whose turn it is."""
+"""Requests that wait, by deadline, and whose turn it is."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.answer import Answer
 from kitsune_mlir.serving.cost import CostModel
 from kitsune_mlir.serving.groups import Member
 
-__all__ = ["UNHURRIED", "Family", "Queue", "Request", "numbers", "turn"]
+__all__ = ["UNHURRIED", "Queue", "Request", "Waiting", "numbers", "turn"]
 
 Q = TypeVar("Q", bound="Queue")
 
@@ -62,6 +61,7 @@ class Request(Answer):
 
     Args:
         on_cancel: called with it, once, when it is cancelled.
+        on_wait: called with it by a thread that is about to wait for its answer, for as long as it takes.
     """
 
     length, seconds = 0, 0.0
@@ -75,9 +75,25 @@ class Request(Answer):
         strict: bool,
         arrived: float,
         on_cancel: Callable[[Request], None] | None = None,
+        on_wait: Callable[[Request], None] | None = None,
     ):
         self.deadline, self.strict, self.arrived, self.number = deadline, strict, arrived, next(numbers)
-        self.model, self.args, self.kwargs, self._on_cancel = model, args, kwargs, on_cancel
+        self.model, self.args, self.kwargs = model, args, kwargs
+        self._on_cancel, self._on_wait = on_cancel, on_wait
+
+    def result(self, timeout: float | None = None) -> Any:
+        """As of `Future`."""
+        self._about_to_wait(timeout)
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """As of `Future`."""
+        self._about_to_wait(timeout)
+        return super().exception(timeout)
+
+    def _about_to_wait(self, timeout: float | None) -> None:
+        if self.pending and timeout is None and self._on_wait is not None:
+            self._on_wait(self)
 
     def dropped(self) -> None:
         """As of `Answer`."""
@@ -317,45 +333,6 @@ def _head(held: list[Turn]) -> Waiting | None:
 
 def _live(held: list[Turn]) -> list[Turn]:
     return [turn for turn in held if not turn[2].cancelled()]
-
-
-class Family(Queue):
-    """Programs of one code, with weights of their own: their requests share launches.
-
-    Attributes:
-        programs: by the name of the model.
-        batch: launches them.
-
-    Args:
-        limit: most requests of a launch, if the code takes as many.
-    """
-
-    def __init__(self, programs: Mapping[str, Program], limit: int):
-        program = next(iter(programs.values()))
-        exclusive = any(n < len(program.signature.weights) for n in program.signature.written)
-        self.programs = dict(programs)
-        self.batch, self._device = program.batch(min(limit, program.most_requests)), program.device
-        super().__init__(len(programs), self.batch.limit, exclusive, CostModel([], []))
-
-    def outputs(self, requests: Sequence[Waiting]) -> list[Any]:
-        """Run a launch; the output or the error of each. An error that is nobody's own is that of who has it when run alone."""
-        programs = [self.programs[request.model] for request in requests]
-        args, kwargs = [request.args for request in requests], [request.kwargs for request in requests]
-        try:
-            outputs = self.batch(args, programs, kwargs, return_exceptions=True)
-            self.finish()
-            return outputs
-        except Exception as error:
-            if len(requests) == 1:
-                return [error]
-            return [output for request in requests for output in self.outputs([request])]
-
-    def finish(self) -> None:
-        """Wait until what was launched is done."""
-        if self._device.startswith("cuda"):
-            import torch
-
-            torch.cuda.current_stream(self._device).synchronize()
 
 
 def turn(queues: Sequence[Q], now: float, closing: bool = False) -> tuple[Q | None, float | None]:

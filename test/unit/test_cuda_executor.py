@@ -162,6 +162,16 @@ class FakeDriver:
             self.launches.append((*sizes, config.stream or 0, passed, addresses[5:].tolist()))
         return self.status
 
+    @property
+    def library(self):
+        """The driver's library; its functions fail where this thread has not the device's context."""
+
+        def function(name):
+            return lambda *given: getattr(self, name)(*given)[0] if self.context == 7 else INVALID_CONTEXT
+
+        others = [function(f"cu{name}") for name in ("StreamSynchronize", "MemcpyHtoDAsync", "EventRecord", "EventSynchronize")]
+        return launch.Library(self.launch, self.is_capturing, *others)
+
     def __getattr__(self, name):
         if name.startswith("cu"):
             return lambda *_: (SUCCESS, 1) if "Get" in name or "Load" in name else (SUCCESS,)
@@ -181,7 +191,7 @@ def fake(monkeypatch):
     fake = FakeDriver()
     monkeypatch.setattr(driver, "driver", lambda: fake)
     monkeypatch.setattr(cuda_executor, "driver", lambda: fake)
-    monkeypatch.setattr(cuda_executor, "library", lambda: launch.Library(fake.launch, fake.is_capturing))
+    monkeypatch.setattr(cuda_executor, "library", lambda: fake.library)
     monkeypatch.setattr(cuda_executor, "encode", lambda description, address: fake.encoded.append(address) or Map(address))
     monkeypatch.delitem(sys.modules, "torch", raising=False)  # memory then comes from the driver
     fake.encoded = []

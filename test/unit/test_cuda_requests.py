@@ -49,6 +49,7 @@ def device(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F
         return Tensor(size)
 
     monkeypatch.setattr(cuda_requests, "DeviceMemory", memory)
+    monkeypatch.setattr(cuda_requests, "library", lambda: fake.library)
 
     def copy(address: int, source: int, size: int, stream: int) -> Any:
         if address == ADDRESS:
@@ -131,6 +132,14 @@ def test_a_table_waits_for_the_copy_of_what_lay_in_its_memory(device, stream):
     assert {*device.streams} == {stream} and len(device.streams) == 2 * cuda_requests.PARTS
     events = [event for n in range(2 * cuda_requests.PARTS) for event in [n % cuda_requests.PARTS]]
     assert device.events == [one for event in events for one in (("Synchronize", event), ("Record", event, stream))]
+
+
+def test_a_table_is_written_by_a_thread_without_a_context(device):
+    executor = cuda_requests.CudaRequests(SEVERAL, b"")
+    executor.run_requests([[0x100, 0x200, 0x300]], 5)
+    device.driver.context = 0
+    executor.run_requests([[0x110, 0x200, 0x300]], 5)
+    assert words(device)[REQUEST_HEADER // 8] == 0x110 and len(device.copied) == 2 and device.driver.context == 7
 
 
 def test_tables_of_a_capture_are_no_part_of_the_graph(device, monkeypatch):

@@ -16,7 +16,8 @@ import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, BusyError, DeadlineError, KitsuneError
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.cost import CostModel
-from kitsune_mlir.serving.requests import Family, Request
+from kitsune_mlir.serving.family import Family
+from kitsune_mlir.serving.requests import Request
 from kitsune_mlir.serving.statistics import percentile
 from test.oracles.request_streams import Counter, Lookup, Tower, soak
 

@@ -1,0 +1,75 @@
+"""Models of one code, whose requests share launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kitsune_mlir.runtime.bound import stream_of
+from kitsune_mlir.runtime.program import Program
+from kitsune_mlir.serving.cost import CostModel
+from kitsune_mlir.serving.requests import Queue, Request, Waiting
+
+__all__ = ["Family"]
+
+
+class Family(Queue):
+    """Programs of one code, with weights of their own: their requests share launches.
+
+    Attributes:
+        programs: by the name of the model.
+        batch: launches them.
+
+    Args:
+        limit: most requests of a launch, if the code takes as many.
+    """
+
+    def __init__(self, programs: Mapping[str, Program], limit: int):
+        import torch
+
+        program = next(iter(programs.values()))
+        exclusive = any(n < len(program.signature.weights) for n in program.signature.written)
+        self.programs = dict(programs)
+        self.batch, self._device = program.batch(min(limit, program.most_requests)), torch.device(program.device)
+        super().__init__(len(programs), self.batch.limit, exclusive, CostModel([], []))
+
+    def outputs(self, requests: Sequence[Waiting]) -> list[Any]:
+        """Run a launch; the output or the error of each. An error that is nobody's own is that of who has it when run alone."""
+        programs = [self.programs[request.model] for request in requests]
+        args, kwargs = [request.args for request in requests], [request.kwargs for request in requests]
+        try:
+            outputs = self.batch(args, programs, kwargs, return_exceptions=True)
+            self.finish()
+            return outputs
+        except Exception as error:
+            if len(requests) == 1:
+                return [error]
+            return [output for request in requests for output in self.outputs([request])]
+
+    def output(self, request: Request) -> Any:
+        """The output, or the error, of a request that is run by itself, as a call of its program."""
+        try:
+            output = self.programs[request.model](*request.args, **request.kwargs)
+            self.finish()
+            return output
+        except Exception as error:
+            return error
+
+    def finish(self) -> None:
+        """Wait until what was launched is done."""
+        if self._device.type == "cuda":
+            from kitsune_mlir.runtime.launch import wait_for
+
+            wait_for(stream_of(self._device))
+
+    @property
+    def at_home(self) -> bool:
+        """Whether this thread would launch as an engine's own does: on the default stream of the device, with plain tensors
+        for results, which no mode watches."""
+        import torch
+
+        if torch.is_inference_mode_enabled() or torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+            return False
+        if self._device.type != "cuda":
+            return True
+        return torch.cuda.current_device() == self._device.index and not stream_of(self._device)
