@@ -94,8 +94,8 @@ class EngineLoad:
             if keep is not None:
                 keep.update(zip(numbers, outputs, strict=True))
 
-        # What is left of the deadline of the one that came first: it may have had to wait until somebody asked.
-        left = self._deadline - (arrivals.now - arrivals.dues[new.start])
-        deadline = None if arrivals.patient else max(LEAST, left)
-        engine.submit_many(calls[new.start : new.stop], done, deadline=deadline)
+        # What is left of each one's deadline: it may have had to wait until somebody asked.
+        over = self._deadline - arrivals.now
+        left = None if arrivals.patient else [max(LEAST, over + due) for due in arrivals.dues[new.start : new.stop]]
+        engine.submit_many(calls[new.start : new.stop], done, deadline=left)
         return not arrivals.all_taken

@@ -152,6 +152,8 @@ class Load:
                     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
                     self._programs.append(program.with_weights({n: t for n, t in state.items() if n in names}))
                 first += count
+            gc.collect()  # as captures of graphs do for the others
+            gc.freeze()
         return self._programs
 
     def models_of(self, request: Request) -> list[int]:

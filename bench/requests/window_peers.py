@@ -16,6 +16,7 @@ from torch import nn
 import kitsune_mlir
 from bench.requests.known_paths import Answers, Branches
 from bench.timing import graphed
+from kitsune_mlir.dynamo import kitsune
 
 __all__ = ["DEFAULT", "KNOWN", "Call", "Peers"]
 
@@ -96,7 +97,7 @@ class Peers:
                 self._made[name] = own(name)
             return self._made[name](given)
         if name not in self._made:
-            options: dict[str, Any] = {"backend": "kitsune"} if kind == "segments" else {}
+            options: dict[str, Any] = {"backend": kitsune} if kind == "segments" else {}
             options |= {"mode": "reduce-overhead"} if form == "graph" else {}
             self._made[name] = torch.compile(self._run, **options)
             self._made[name](given[0])

@@ -115,21 +115,29 @@ class Batch:
 
     def _quickly(self, requests: Sequence[Sequence[Any]], programs: Iterable[Callee]) -> _Made | None:
         """The calls, where each fits as it is and writes nothing that another one may use; else None."""
-        given, called = list[tuple[int, ...]](), list[DirectCall]()
+        count, made, direct = len(requests), None, None
+        rows, ends = list[Sequence[int]](), list[_End]()
         for args, program in zip(requests, programs, strict=False):
             direct = program.direct
             if direct is None or direct.runner is not self._runner or direct.writes or type(args) is not tuple:
                 return None
-            found = direct.given(args)
-            if found is None:
-                return None
-            given.append(found)
-            called.append(direct)
-        if not called:
-            return None
-        made = called[0].results(len(called))  # of all: they have the same code
-        rows = [(*own, *pointers) for own, (_, pointers) in zip(given, made, strict=True)]
-        return rows, [(one.assemble, results) for one, (results, _) in zip(called, made, strict=True)], called[0].device
+            if not rows:
+                made = direct.together(count)  # for all: they have the same code
+            if made is None:
+                found = direct.bind(args)
+                if found is None:
+                    return None
+                rows.append(found[0])
+                ends.append((direct.assemble, found[1]))
+            else:
+                given = direct.given(args)
+                if given is None:
+                    return None
+                rows.append(given)
+                ends.append((direct.assemble, made[0][len(ends)]))
+        if made is not None:
+            rows = [(*given, *own) for given, *own in zip(rows, *made[1], strict=True)]
+        return (rows, ends, direct.device) if direct is not None else None
 
     def _run(
         self,

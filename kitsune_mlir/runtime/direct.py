@@ -20,9 +20,9 @@ __all__ = ["DirectCall", "direct_call", "guard_of"]
 MISSES = 8
 """Calls whose arguments differ from the last ones in what a guard sees, before new guards are no longer made."""
 
-TOGETHER, SPACING = 1 << 14, 256
-"""Bytes of a result of one call, up to which those of several calls lie in one piece of memory; and what bytes from one to the
-next are a multiple of, as allocators have it."""
+TOGETHER, SPACING, FEWEST = 1 << 14, 256, 4
+"""Bytes of a result of a call, up to which those of several calls lie in one piece of memory; what the bytes from one to the
+next are a multiple of, as allocators have it; and the calls from which on it pays."""
 
 
 class DirectCall:
@@ -76,6 +76,13 @@ class DirectCall:
         self._empty = getattr(torch._C._dynamo.guards, f"_empty_strided_{device.type}", None) or self._plain_empty
         make = _unrolled(self._count, len(self._results))
         self._new = None if self._places else make(self.weights, self._empty, self._results)
+        sizes = [max(1, math.prod(shape)) * dtype.itemsize for shape, _, dtype in self._results]
+        spaced = [-(-size // SPACING) * SPACING for size in sizes]
+        self._pieces = (
+            [(*one, size, size // one[2].itemsize) for one, size in zip(self._results, spaced, strict=True)]
+            if device.type == "cuda" and sizes and max(sizes) <= TOGETHER and _part_of() is not None
+            else None
+        )
         self._given = _unrolled(self._count, 0)(self.weights, self._empty, ())
 
     def _plain_empty(self, shape: Sequence[int], stride: Sequence[int], dtype: Any) -> Any:
@@ -156,29 +163,23 @@ class DirectCall:
             return None
         return None if found is None else found[0]
 
-    def results(self, count: int) -> list[tuple[list[Any], tuple[int, ...]]]:
-        """New results of so many calls: for each the tensors, and their pointers.
+    def together(self, count: int) -> tuple[list[list[Any]], Sequence[Sequence[int]]] | None:
+        """New results of so many calls, and for each result the pointers of all; None where each call had better make its own.
 
-        Small ones of all calls lie in one piece of memory, which lives as long as one of them: to allocate and to give back
-        memory takes longer than many a kernel needs for a request.
+        Small ones lie in one piece of a GPU's memory, which lives as long as one of them: to allocate and to give back memory
+        takes longer there than many a kernel needs for a request.
         """
-        columns, part = list[tuple[Sequence[Any], Sequence[int]]](), _reinterpreting()
-        for shape, stride, dtype in self._results:
-            size = math.prod(shape) * dtype.itemsize
-            if part is None or not 0 < size <= TOGETHER or count < 2:
-                made = [self._empty(shape, stride, dtype) for _ in range(count)]
-                columns.append((made, [tensor.data_ptr() for tensor in made]))
-                continue
-            step = -(-size // SPACING) * SPACING
-            each = step // dtype.itemsize
+        if self._pieces is None or count < FEWEST:
+            return None
+        columns, pointers = list[list[Any]](), list[Sequence[int]]()
+        for shape, stride, dtype, size, each in self._pieces:
             whole = self._empty((count * each,), (1,), dtype)
-            first = whole.data_ptr()
-            made = [part(whole, shape, stride, place) for place in range(0, count * each, each)]
-            columns.append((made, range(first, first + count * step, step)))
+            first, part = whole.data_ptr(), _part_of()
+            columns.append([part(whole, shape, stride, place) for place in range(0, count * each, each)])
+            pointers.append(range(first, first + count * size, size))
         if len(columns) == 1:
-            ((made, pointers),) = columns
-            return [([tensor], (pointer,)) for tensor, pointer in zip(made, pointers, strict=True)]
-        return [([made[n] for made, _ in columns], tuple(own[n] for _, own in columns)) for n in range(count)]
+            return [[result] for result in columns[0]], pointers
+        return [[*results] for results in zip(*columns, strict=True)], pointers
 
     def fits(self, args: Sequence[Any]) -> bool:
         """Whether the arguments are tensors as the program wants them."""
@@ -196,7 +197,8 @@ class DirectCall:
             return False
 
 
-def _reinterpreting() -> Callable[..., Any] | None:
+@functools.cache
+def _part_of() -> Any:
     """What makes a tensor of sizes and strides at a place of another one's memory, and no view of it: as torch.compile's own
     code does. None in versions of PyTorch that have another one."""
     import torch

@@ -7,12 +7,12 @@ that did this with all that comes would answer the fewer the more came. A refusa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kitsune_mlir.errors import ArgumentError, BusyError
 
-__all__ = ["Backlog", "Lengths", "busy", "length_of"]
+__all__ = ["Backlog", "Lengths", "busy", "length_of", "of_each"]
 
 STEPS = 8
 """Lengths of deadlines that are told apart between one and twice as long."""
@@ -44,12 +44,30 @@ class Lengths:
         """As `length_of`."""
         found = self._known.get(deadline)
         if found is None:
-            if not (isinstance(deadline, int | float) and 0 < deadline < math.inf):
+            if not _right(deadline):
                 raise ArgumentError(f"a deadline is a number of seconds above 0, not {deadline!r}")
             if len(self._known) >= KEPT:
                 self._known.clear()
             found = self._known[deadline] = length_of(deadline)
         return found
+
+
+def _right(deadline: Any) -> bool:
+    return isinstance(deadline, int | float) and 0 < deadline < math.inf
+
+
+def of_each(deadlines: Sequence[float], count: int) -> Sequence[float]:
+    """Deadlines of so many calls.
+
+    Raises:
+        ArgumentError: they are not as many, or one is no number above 0.
+    """
+    if len(deadlines) != count:
+        raise ArgumentError(f"{len(deadlines)} deadlines were given for {count} calls")
+    for number, deadline in enumerate(deadlines):
+        if not _right(deadline):
+            raise ArgumentError(f"the deadline of call {number} is {deadline!r}; a number of seconds above 0 is wanted")
+    return deadlines
 
 
 def busy(waiting: int, capacity: int) -> BusyError:

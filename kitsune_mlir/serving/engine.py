@@ -16,7 +16,7 @@ from typing import Any
 
 from kitsune_mlir.errors import ArgumentError, BusyError, ConflictError
 from kitsune_mlir.runtime.program import Program
-from kitsune_mlir.serving.backlog import Backlog, Lengths, busy
+from kitsune_mlir.serving.backlog import Backlog, Lengths, busy, of_each
 from kitsune_mlir.serving.counts import Counts, too_late
 from kitsune_mlir.serving.family import Family
 from kitsune_mlir.serving.groups import Done, Group, Member, begun, give
@@ -133,7 +133,9 @@ class Engine:
                 self._wake()
         return request
 
-    def submit_many(self, calls: Sequence[tuple[str, Sequence[Any]]], done: Done, *, deadline: float | None = None) -> Group:
+    def submit_many(
+        self, calls: Sequence[tuple[str, Sequence[Any]]], done: Done, *, deadline: float | Sequence[float] | None = None
+    ) -> Group:
         """Hand in several calls at once; from any thread. It costs a fraction of as many calls of `submit`: no future is made.
 
         Args:
@@ -141,19 +143,22 @@ class Engine:
             done: `done(numbers, outputs)` is called when some of the calls have ended, which are those of a launch, with their
                 places in `calls` and for each the output, or the error that `submit` or its future would raise. It should
                 not take long: the thread that launches calls it (or this one, for calls that are not taken in).
-            deadline: of all, as of `submit`.
+            deadline: of all, or of each, as of `submit`.
 
         Returns:
             What cancels those of them that are not started.
 
         Raises:
-            ArgumentError: there is no such model, or the deadline is no number above 0; nothing is handed in.
+            ArgumentError: there is no such model, or a deadline is no number above 0, or not one a call; nothing is handed in.
             BusyError: the engine is closed.
         """
         for model, _ in calls:
             if model not in self._families:
                 raise self._unknown(model)
-        strict, due = deadline is not None, UNHURRIED if deadline is None else deadline
+        strict, dues = deadline is not None, None
+        if isinstance(deadline, Sequence):
+            dues, deadline = of_each(deadline, len(calls)), max(deadline, default=UNHURRIED)
+        due = UNHURRIED if deadline is None else deadline
         length, now = self._length_of(due), self._clock()
         group, taken, refused, whole = Group(done, self._drop), list[Member](), list[int](), 0.0
         with self._lock:
@@ -171,7 +176,8 @@ class Engine:
                 pace, free = family.pace, free - 1
                 room, whole = room - pace, whole + pace
                 statistics.submitted += 1
-                taken.append(Member(now + due, model, args, strict, now, next(numbers), place, group, length, pace))
+                end = now + (dues[place] if dues else due)
+                taken.append(Member(end, model, args, strict, now, next(numbers), place, group, length, pace))
             self._backlog.enter(length, whole)
             self._waiting += len(taken)
             self._arrived += taken
@@ -348,11 +354,10 @@ class Engine:
         with self._lock:
             if self._waiting != 1 or self._arrived != [request] or (request.strict and self._clock() > request.deadline):
                 return False
-            if not begun((request,)):
-                return False
-            self._arrived = []
-            self._leave((request,))
-            return True
+            if started := begun((request,)):
+                self._arrived = []
+                self._leave(started)
+            return bool(started)
 
     def _ask(self, source: Source) -> None:
         """Let a source hand in what has come; one that fails is asked no more."""
@@ -379,8 +384,7 @@ class Engine:
         outputs = family.outputs(requests)
         seconds = self._clock() - begin
         self._counts.launched(requests)
-        again = [n for n, output in enumerate(outputs) if isinstance(output, ConflictError)] if len(requests) > 1 else ()
-        if again:
+        if again := [n for n, output in enumerate(outputs) if isinstance(output, ConflictError)] if len(requests) > 1 else ():
             kept = [n for n in range(len(requests)) if n not in set(again)]
             self._answer([requests[n] for n in kept], [outputs[n] for n in kept], len(requests))
             for n in again:
