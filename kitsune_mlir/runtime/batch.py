@@ -136,7 +136,7 @@ class Batch:
                 rows.append(given)
                 ends.append((direct.assemble, made[0][len(ends)]))
         if made is not None:
-            rows = [(*given, *own) for given, *own in zip(rows, *made[1], strict=True)]
+            rows = list[Sequence[int]]((*given, *own) for given, *own in zip(rows, *made[1], strict=True))
         return (rows, ends, direct.device) if direct is not None else None
 
     def _run(

@@ -67,7 +67,7 @@ class _Table:
         table = _Table.at(own.address)
         table.kept, written, start = (own, host), host.numpy(), host.data_ptr()
         for first in range(0, PARTS * size, size):
-            table.parts.append((memoryview(written[first : first + size]), start + first, int(call("cuEventCreate", _UNTIMED))))
+            table.parts.append((written[first : first + size].data, start + first, int(call("cuEventCreate", _UNTIMED))))
         return table
 
 
@@ -138,7 +138,7 @@ class CudaRequests(CudaExecutor):
 
                     def data(address: int) -> np.ndarray:
                         table = np.zeros(size, np.uint8)
-                        self._write_table(memoryview(table), address, maps_at, state, rows)
+                        self._write_table(table.data, address, maps_at, state, rows)
                         return table
 
                     state.requests = _Table.at(written_apart(size, data), rows)
