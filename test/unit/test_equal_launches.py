@@ -20,7 +20,9 @@ from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches
 from kitsune_mlir.codegen.gpu.kernel.task_equality import launch_key
 from kitsune_mlir.codegen.gpu.lower import Emitted
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.attribute_table import ATTENTION, OPERAND_SUM, PAIRS
 from kitsune_mlir.dialects.tile_reader import ProgramView, program_functions
+from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.runtime.cuda_executor import CudaExecutor
 from kitsune_mlir.runtime.cuda_runner import CudaRunner
 from kitsune_mlir.runtime.manifest import Parameter
@@ -167,6 +169,16 @@ def test_which_launches_are_equal():
         # The last one follows nothing that it lets begin; the one in place reads what it writes; 1288 is not 256 bytes apart.
         assert groups(rows(["addf"] * 5, ["p", "q", "p", "p", "q", "p"])) == [0, 1, 2, 1, 4]
         assert groups(rows(["addf"] * 4, ["p", "q", "p", "s", "q"])) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", [ATTENTION, OPERAND_SUM, PAIRS])
+def test_which_number_of_a_program_a_thing_has_does_not_count(name: str) -> None:
+    with new_context(), ir.Location.unknown():
+        module, kind = rows(["addf"] * 6, ["x", "p", "q", "p", "q", "p", "y"]), ir.IntegerType.get_signless(64)
+        generics = [op for op in walk(module.operation) if op.name == "linalg.generic"]
+        for number, op in enumerate(generics[:-2]):  # the last but one is of no such thing
+            op.attributes[name] = ir.IntegerAttr.get(kind, number)
+        assert groups(module) == [0, 1, 1, 1, 4, 5]
 
 
 def test_one_kernel_computes_all_of_them():

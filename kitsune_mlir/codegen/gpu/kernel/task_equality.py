@@ -12,7 +12,7 @@ from collections.abc import Collection, Hashable, Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.interface.operands import ALIGNMENT
-from kitsune_mlir.dialects.attribute_table import ATTENTION, PAIRS, WRITTEN
+from kitsune_mlir.dialects.attribute_table import ATTENTION, OPERAND_SUM, PAIRS, WRITTEN
 from kitsune_mlir.dialects.structure import structure
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.dialects.tile_records import TaskView
@@ -28,7 +28,7 @@ That takes 0.2 us a run of tasks on an H200: 0.6 % of eight layers of Llama-3-8B
 
 
 _IGNORED = {"sym_name", "launch"}
-_NUMBERS = {ATTENTION, PAIRS}
+_NUMBERS = {ATTENTION, OPERAND_SUM, PAIRS}
 """Attributes of operations that are part of one thing: which number it has among those of the program says nothing."""
 
 
