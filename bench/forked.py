@@ -11,7 +11,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +70,18 @@ def within(seconds: float, what: str) -> Iterator[Callable[[], None]]:
 
 
 def in_turns(
-    works: Mapping[str, Callable[[Callable[[], None]], dict[str, Any]]], record: Record, seconds: float, jobs: int
+    works: Mapping[str, Callable[[Callable[[], None]], dict[str, Any]]],
+    record: Record,
+    seconds: float,
+    jobs: int,
+    timed: bool = True,
 ) -> None:
     """Runs cases in processes, `jobs` at a time, each timed alone, and puts each answer into a record.
 
     Args:
         works: by the case's name; they are given what they must call before they time anything.
         seconds: for one case until it is prepared, and as much again for its turn: one that is too slow costs no other.
+        timed: whether any is timed; else the next one starts when one ends.
     """
 
     def tell(case: str, answer: dict[str, Any]) -> None:
@@ -95,24 +100,31 @@ def in_turns(
 
     with tempfile.TemporaryDirectory() as folder:
         turns = Turns(Path(folder) / "turns")
-        answers_of({case: functools.partial(work, one, turns) for case, one in works.items()}, 2 * seconds, jobs, tell)
+        each = {case: functools.partial(work, one, turns) for case, one in works.items()}
+        answers_of(each, 2 * seconds, jobs, tell, together=timed)
 
 
 def answers_of(
-    works: Mapping[str, Callable[[], dict[str, Any]]], seconds: float, jobs: int, tell: Callable[[str, dict[str, Any]], None]
+    works: Mapping[str, Callable[[], dict[str, Any]]],
+    seconds: float,
+    jobs: int,
+    tell: Callable[[str, dict[str, Any]], None],
+    together: bool = True,
 ) -> None:
     """Runs cases in processes, `jobs` at a time, and tells each answer as it comes.
 
-    The next cases start when all of those have ended: else one that is to be timed would wait for new ones that prepare.
+    Args:
+        together: the next cases start when all of those have ended: else one that is to be timed would wait for new ones that
+            prepare. Where none is timed the next one starts when one ends.
     """
-    names = list(works)
-    for first in range(0, len(names), jobs):
-        group = names[first : first + jobs]
+    names, many = list(works), jobs if together else max(len(works), 1)
+    for first in range(0, len(names), many):
+        group = names[first : first + many]
         starting = threading.Lock()  # what one fork makes of locks and files, another one must not meet half done
-        with ThreadPoolExecutor(len(group)) as pool:
-            waiting = {name: pool.submit(answer_of, works[name], name, seconds, starting) for name in group}
-            for name, answer in waiting.items():
-                tell(name, answer.result())
+        with ThreadPoolExecutor(min(jobs, len(group))) as pool:
+            waiting = {pool.submit(answer_of, works[name], name, seconds, starting): name for name in group}
+            for answer in as_completed(waiting):
+                tell(waiting[answer], answer.result())
 
 
 def answer_of(

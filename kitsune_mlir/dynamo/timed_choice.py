@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from kitsune_mlir.dynamo.recorded import Recorded
 from kitsune_mlir.dynamo.report import Timed, logger
 from kitsune_mlir.dynamo.stopwatch import Budget, milliseconds_beside
 
-__all__ = ["EQUAL", "Peer", "Rules", "TimedChoice"]
+__all__ = ["EQUAL", "Peer", "Rules", "TimedChoice", "choices_wait"]
 
 EQUAL = 0.97
 """Of our time that PyTorch stays below where it is taken: closer than that they count as equal."""
@@ -26,6 +27,19 @@ MOST_COPIED = 256 << 20
 any later one (a training step's weights and the optimizer's state a second time, beside all that PyTorch's way needs)."""
 
 _PLAIN = (Tensor, torch.nn.Parameter)
+
+_waiting = threading.local()
+
+
+@contextlib.contextmanager
+def choices_wait() -> Iterator[None]:
+    """Nothing is timed in this thread meanwhile, as other work would disturb it: ours is called, and a later call chooses."""
+    before = getattr(_waiting, "on", False)
+    _waiting.on = True
+    try:
+        yield
+    finally:
+        _waiting.on = before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,7 +236,7 @@ class Inputs:
 
 def _may_measure(args: Sequence[Any]) -> bool:
     """Whether calls can be timed now. It is asked at each call until they were."""
-    if torch.are_deterministic_algorithms_enabled():
+    if torch.are_deterministic_algorithms_enabled() or getattr(_waiting, "on", False):
         return False
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         return False

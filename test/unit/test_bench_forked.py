@@ -72,3 +72,19 @@ def test_a_case_that_is_too_slow_costs_no_other(tmp_path: Path):
     in_turns({"quick": works(0.5), "slow": works(30)}, record, 2.0, 2)
     assert record.cases["quick"]["done"]
     assert record.cases["slow"]["problem"] == "LateError: not prepared in 2.0 s"
+
+
+def test_cases_that_are_not_timed_do_not_wait_for_each_other(tmp_path: Path):
+    def slow() -> dict[str, Any]:
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "third").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return {"third came": (tmp_path / "third").exists()}
+
+    def third() -> dict[str, Any]:
+        (tmp_path / "third").touch()
+        return {}
+
+    told: dict[str, dict[str, Any]] = {}
+    answers_of({"slow": slow, "second": dict, "third": third}, 30, 2, told.__setitem__, together=False)
+    assert told["slow"] == {"third came": True} and told.keys() == {"slow", "second", "third"}

@@ -9,10 +9,11 @@ from bench.breadth.library import library
 from bench.breadth.library.made import Called
 from bench.case import BenchCase
 from bench.cases import all_cases
-from bench.library import measure
+from bench.library import measure, summary_of
 from bench.library_models import EXPECTED, MODELS, expected
 from bench.peers import SETS, peers_of
 from bench.suite import build
+from bench.work_counted import Work, work_of
 
 SMALL = ["lib_pyg_gcn_2k", "lib_electra_b16", "lib_squeezenet_b8"]
 
@@ -85,3 +86,32 @@ def test_a_model_through_torch_compile(name, library):
         pytest.skip(f"{library} is not installed")
     found = measure(name, "cpu", "f32")
     assert found["right"] and found["as_expected"], found
+
+
+def test_work_of_what_pytorch_runs():
+    x, weight = torch.randn(3, 4), torch.randn(5, 4)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.svdvals(x @ weight.t()) * 2
+
+    product = Work(1, 2 * 3 * 4 * 5, 4 * (12 + 20 + 15))
+    assert work_of(lambda: x @ weight.t()) == product
+    whole = work_of(lambda: model(x))
+    fast = torch.compile(model, backend="kitsune", options={"min_part": 1})
+    torch.testing.assert_close(fast(x), model(x))
+    rest = work_of(lambda: fast(x))
+    assert whole.operators == 3 and rest.operators == 1, "singular values"
+    assert whole.operations - rest.operations == product.operations + 3 and whole.bytes - rest.bytes == product.bytes + 24
+
+
+def test_summary_of_a_record_names_what_is_slow_and_what_the_guard_left():
+    def case(name: str, ours: float, chose: bool) -> dict[str, object]:
+        times = {"kitsune": 2.0, "eager": 4.0, "eager, graph": 1.0, "kitsune, graph": ours, "kitsune, guard": 1.0 + 2 * chose}
+        work = {"operators": [0, 9], "operations": [5 * chose, 100], "bytes": [0, 50]}
+        return {"case": name, "error": 0.0, "milliseconds": times, "chose_pytorch": chose, "work": work}
+
+    said = summary_of([case("a", 0.5, False), case("b", 2.0, True), {"case": "c", "problem": "no answer"}])
+    assert said[0] == "operations in programs: 97.50% of 2 models" and said[1] == "bytes in programs: 100.00% of 2 models"
+    assert said[2] == "kitsune, graph: 1.00 beside the best peer of 2 models, least b 0.50, a 2.00"
+    assert said[3].startswith("kitsune: 2.00 ") and said[4].startswith("kitsune, guard: 2.31 ")
+    assert said[5] == "the guard took PyTorch for 75.0% of the summed time of calls: b"

@@ -125,6 +125,14 @@ def test_nothing_is_timed_while_a_graph_is_recorded_or_results_must_repeat(times
     assert torch.equal(timed(x), x + 2) and len(noted) == 1
 
 
+def test_a_choice_waits_while_other_work_would_disturb_it(times):
+    times["theirs"] = 0.5
+    timed, noted = choice(lambda x: x + 1, lambda x: x + 2)
+    with timed_choice.choices_wait():
+        assert torch.equal(timed(torch.zeros(2)), torch.ones(2)) and not noted
+    assert torch.equal(timed(torch.zeros(2)), torch.full((2,), 2.0)) and noted[0].in_pytorch
+
+
 def test_each_bucket_of_sizes_has_its_choice(times):
     timed, noted = choice(lambda x: x + 1, lambda x: x + 1, sizes=lambda args: bucket(len(args[0])))
     for n in (9, 10, 9, 11, 12, 11, 8):
