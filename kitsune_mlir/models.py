@@ -92,7 +92,7 @@ def compile(
             `{"x": {0: torch.export.Dim("n", max=4096)}}`. One Dim at several places is one size. An `ExportedProgram` with such
             sizes has its own.
         gradients: compile the backward, too: of parameters and example arguments that need gradients (`requires_grad`). The
-            model is in the mode that it is in, training or evaluation. Not with sizes that change.
+            model is in the mode that it is in, training or evaluation.
 
     Returns:
         A `Program`; with sizes that change a `SizedProgram`: it is called like one, and serves all sizes; with gradients a
@@ -114,17 +114,23 @@ def compile(
         return _with_gradients(held, example, named, target, options, dynamic)
     if dynamic is None and not (exported and has_changing_sizes(held)):
         return pipeline.compile(held, example, named, target=target, options=options)
-    if dynamic is not None and not (isinstance(held, torch.nn.Module) or (callable(held) and not exported)):
-        raise ArgumentError("'dynamic' is for modules and functions; what was exported says itself which sizes change")
     machine = find_target(choose_target(held, tree_leaves((example, named))) if target == "auto" else target)
-    chosen, names = options_of(options), dict[tuple[int, int], str]()
-    if dynamic is not None:
-        shapes, names = _dynamic_shapes(held, example, named, dynamic)
-        program, bound = export(held, example, named, shapes)
-    else:
-        assert isinstance(held, ExportedProgram)
-        program, bound = held, {}
-    return compile_exported(program, machine, chosen, parameter_names(held, len(example)), names, bound)
+    program, names, bound = _exported(held, example, named, dynamic)
+    return compile_exported(program, machine, options_of(options), parameter_names(held, len(example)), names, bound)
+
+
+def _exported(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Sizes | None
+) -> tuple[ExportedProgram, dict[tuple[int, int], str], dict[int, Any]]:
+    """A model as torch.export captures it, what its sizes are called, and inputs that are bound into it."""
+    if dynamic is None:
+        program, bound = export(model, args, kwargs)
+        return program, {}, bound
+    if not (isinstance(model, torch.nn.Module) or (callable(model) and not isinstance(model, ExportedProgram))):
+        raise ArgumentError("'dynamic' is for modules and functions; what was exported says itself which sizes change")
+    shapes, names = _dynamic_shapes(model, args, kwargs, dynamic)
+    program, bound = export(model, args, kwargs, shapes)
+    return program, names, bound
 
 
 def _with_gradients(
@@ -132,15 +138,14 @@ def _with_gradients(
 ) -> GradientProgram:
     if isinstance(model, ImportedModel):
         raise ArgumentError("'gradients' is for modules, functions and programs of torch.export; this file holds another model")
-    if dynamic is not None or (isinstance(model, ExportedProgram) and has_changing_sizes(model)):
-        raise ArgumentError("a program with gradients is for fixed sizes; torch.compile has programs for sizes that change")
     leaves = tree_leaves((args, kwargs))
     machine = find_target(choose_target(model, leaves) if target == "auto" else target)
-    program, bound = export(model, args, kwargs)
+    program, names, bound = _exported(model, args, kwargs, dynamic)
     if isinstance(model, ExportedProgram) and model.example_inputs is not None:
         leaves = tree_leaves(model.example_inputs)
     trained = [n for n, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
-    return compile_gradients(program, machine, options_of(options), trained, parameter_names(model, len(args)), bound)
+    given = trained, parameter_names(model, len(args)), names, bound
+    return compile_gradients(program, machine, options_of(options), *given)
 
 
 def _dynamic_shapes(

@@ -11,31 +11,32 @@ import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
 
-from kitsune_mlir.dynamo.compile import DRAWS, compile_graph
 from kitsune_mlir.dynamo.decisions import copied
-from kitsune_mlir.dynamo.flat_graph import FlatGraph, autograd_traces, flat_graph, memory_order
+from kitsune_mlir.dynamo.drawn import Drawn, draws_of
+from kitsune_mlir.dynamo.exported import Names, described, device_of, examples_of, prepare
+from kitsune_mlir.dynamo.exported_parts import GraphPrograms
+from kitsune_mlir.dynamo.flat_graph import autograd_traces, flat_graph
 from kitsune_mlir.dynamo.graph_options import GraphOptions
+from kitsune_mlir.dynamo.padding import input_sizes
 from kitsune_mlir.dynamo.recomputed import partitioned
-from kitsune_mlir.dynamo.report import GraphReport, logger
-from kitsune_mlir.dynamo.torch_api import aot_autograd, boxed, compiling, fake_inputs
+from kitsune_mlir.dynamo.shapes import Specialized, is_symbolic
+from kitsune_mlir.dynamo.torch_api import aot_autograd, boxed, fake_inputs
 from kitsune_mlir.dynamo.torch_metadata import differentiable_outputs
-from kitsune_mlir.errors import ArgumentError, CompileError, FrontendError
+from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.frontend.aten import traced_table
 from kitsune_mlir.frontend.gradients.whole import kept_whole
-from kitsune_mlir.frontend.imported import dtype_name
+from kitsune_mlir.frontend.rows.axes import expression, plain
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.options import Options
 from kitsune_mlir.runtime.program import Program
-from kitsune_mlir.runtime.signature import Weight
-from kitsune_mlir.runtime.structure import structure_text
 from kitsune_mlir.sized.compiled import Backward, Compiled
+from kitsune_mlir.sized.expressions import Size
 from kitsune_mlir.sized.gradient_program import GradientProgram
 from kitsune_mlir.sized.known import Known, exact_key
-from kitsune_mlir.sized.signature import SizedInput, SizedSignature
 
 __all__ = ["compile_gradients"]
 
-aten = torch.ops.aten
+_WHOLE = GraphOptions(require_full=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +46,7 @@ class _Halves:
     Attributes:
         forward: gives outputs, then what the backward takes.
         backward: takes that, then gradients of outputs; gives gradients of weights and inputs.
-        kept: how many tensors the backward takes from the forward.
+        kept: how many tensors and numbers the backward takes from the forward.
         tangents: of the outputs that have gradients their numbers, and gradients like those that it takes.
     """
 
@@ -61,13 +62,15 @@ def compile_gradients(
     options: Options,
     trained: Collection[int],
     parameters: Sequence[str] = (),
+    names: Names | None = None,
     bound: Mapping[int, Any] | None = None,
 ) -> GradientProgram:
-    """Compile forward and backward of a program of fixed sizes.
+    """Compile forward and backward of a program. Where sizes change each has programs as `compile_exported` makes them.
 
     Args:
         trained: positions of the inputs that need gradients; of weights those that do.
         parameters: names of the positional arguments.
+        names: what the user calls sizes.
         bound: inputs that are bound into the program, by position.
 
     Raises:
@@ -84,38 +87,52 @@ def compile_gradients(
         raise ArgumentError("no parameter and no example argument needs gradients (requires_grad)")
     output = next(iter(flat.graph.graph.find_nodes(op="output")))
     leaves: Sequence[Any] = output.args[0]  # type: ignore[assignment]
-    plain = tuple((place, leaf) for place, leaf in enumerate(leaves) if not isinstance(leaf, fx.Node))
+    plain_leaves = tuple((place, leaf) for place, leaf in enumerate(leaves) if not isinstance(leaf, fx.Node))
     output.args = (tuple(leaf for leaf in leaves if isinstance(leaf, fx.Node)),)
     flat.graph.recompile()
     inputs = [_like(value, need) for value, need in zip(fake_inputs(flat.graph), wanted, strict=True)]
     halves = _halves(flat.graph, inputs)
     seconds = {"import": time.perf_counter() - start}
-    signature = _signature(program, flat, inputs, halves.forward, parameters)  # before the graph is changed
-    start, programs = time.perf_counter(), list[tuple[str, Program]]()
-
-    def compiled(kind: str, graph: fx.GraphModule) -> Callable[..., Sequence[Any]]:
-        report = GraphReport(kind, 0)
-        with compiling():
-            run = compile_graph(graph, frozenset(), machine, options, report, frozenset(), GraphOptions())
-        if report.gave_up:
-            raise CompileError(f"the model's {kind} cannot be compiled: {report.gave_up}")
-        for island in report.islands:
-            if island.reason != DRAWS:
-                raise FrontendError(str(island), operator=island.operator, location=island.location)
-        logger.info("%s", report)
-        programs.extend((kind if len(report.programs) == 1 else f"{kind} {n}", one) for n, one in enumerate(report.programs))
-        return run
-
-    forward = compiled("forward", halves.forward)
-    tangents = tuple((n, tuple(t.shape), t.stride()) for n, t in halves.tangents)
+    start = time.perf_counter()
+    both = [GraphPrograms(machine, options, kind) for kind in ("forward", "backward")]
+    graphs = halves.forward, halves.backward
+    captured = dataclasses.replace(flat, graph=halves.forward)
+    known = Known(input_sizes(halves.forward))
+    signature, hints = described(program, captured, known, names or {}, parameters)  # before the graph is changed
+    tangents = tuple((n, _plain(like.shape), _plain(like.stride())) for n, like in halves.tangents)
+    changing, why = any(map(is_symbolic, graphs)), ""
+    draws = [draws_of(graph) if changing else None for graph in graphs]
+    sized: list[Specialized] = []
+    if changing:
+        prepared = [examples_of(graph) for graph in graphs]
+        sized = [Specialized(gm, each, _WHOLE, on_gpu=machine.is_gpu) for gm, each in zip(graphs, both, strict=True)]
+        known, why = sized[0].known, "; ".join(dict.fromkeys(one.why for one in sized if one.why))
+        prepare(signature.ranges, hints, list(zip(sized, prepared, strict=True)))
+    runs: list[Any] = sized or [compile(graph) for compile, graph in zip(both, graphs, strict=True)]
+    runs = [run if each is None else Drawn(run, each) for run, each in zip(runs, draws, strict=True)]
+    if not changing:
+        known.exact[exact_key(inputs)] = runs[0]
     count = len(output.args[0])  # type: ignore[arg-type]
-    backward = Backward(compiled("backward", halves.backward), halves.kept, numbers, count, plain, tangents)
+    of_backward = (sized[1].known, _ranks(halves.backward)) if sized else (None, ())
+    backward = Backward(runs[1], halves.kept, numbers, count, plain_leaves, tangents, *of_backward)
     seconds["compile"] = time.perf_counter() - start
-    known = Known({}, exact={exact_key(inputs): forward})
-    found = Compiled(forward, known, lambda: programs, backward=backward)
-    device = next((tensor.device for tensor in inputs), torch.device("cpu"))
+
+    def programs() -> list[tuple[str, Program]]:
+        of = [one.known for one in sized] or [None, None]
+        return [one for compile, each in zip(both, of, strict=True) for one in compile.programs(each)]
+
+    found = Compiled(runs[0], known, programs, why, backward, any(each is not None for each in draws))
     specs = program.call_spec.in_spec, program.call_spec.out_spec
-    return GradientProgram(machine.name, signature, flat.weights, found, device, seconds, specs)
+    return GradientProgram(machine.name, signature, flat.weights, found, device_of(halves.forward), seconds, specs)
+
+
+def _plain(sizes: Sequence[int | torch.SymInt]) -> tuple[Size, ...]:
+    return tuple(plain(expression(n)) for n in sizes)
+
+
+def _ranks(gm: fx.GraphModule) -> tuple[int | None, ...]:
+    values = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+    return tuple(value.dim() if isinstance(value, Tensor) else None for value in values)
 
 
 def _like(value: Tensor, trained: bool) -> Tensor:
@@ -157,21 +174,3 @@ def _halves(gm: fx.GraphModule, inputs: Sequence[Tensor]) -> _Halves:
     forward.recompile()
     like = [node.meta["val"] for node in given[len(kept) :]]
     return _Halves(forward, backward, len(kept), tuple(zip(differentiable, like, strict=True)))
-
-
-def _signature(
-    program: ExportedProgram,
-    flat: FlatGraph,
-    inputs: Sequence[Tensor],
-    forward: fx.GraphModule,
-    parameters: Sequence[str],
-) -> SizedSignature:
-    weights = [Weight(n, flat.kinds[n], tuple(t.shape), dtype_name(t.dtype)) for n, t in flat.weights.items()]
-    places = forward.graph.find_nodes(op="placeholder")
-    written = {node.args[0] for node in forward.graph.find_nodes(op="call_function", target=aten.copy_.default)}
-    count, taken = len(weights), []
-    for (name, position), like, place in zip(flat.inputs, inputs[count:], [*places][count:], strict=True):
-        order = tuple(memory_order(like.shape, like.stride()))
-        taken.append(SizedInput(name, position, tuple(like.shape), dtype_name(like.dtype), order, place in written))
-    texts = structure_text(program.call_spec.in_spec), structure_text(program.call_spec.out_spec)
-    return SizedSignature(tuple(weights), tuple(taken), (), tuple(flat.fixed), *texts, tuple(parameters))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kitsune_mlir.errors import ArgumentError, UnsupportedError
 from kitsune_mlir.sized.compiled import Backward
+from kitsune_mlir.sized.expressions import size_at
 from kitsune_mlir.sized.program import SizedProgram
 from kitsune_mlir.sized.restride import with_strides
 
@@ -35,8 +36,9 @@ class GradientProgram(SizedProgram):
         return [self.weights[names[n]] for n in self.backward.trained if n < len(names)]
 
     def explain(self) -> str:
-        """What `Program.explain` says of the forward and of the backward."""
-        return "\n\n".join(f"{words}:\n{program.explain()}" for words, program in self.compiled.programs())
+        """The sizes that change, and what `Program.explain` says of each forward and backward."""
+        each = [f"{words}:\n{program.explain()}" for words, program in self.compiled.programs()]
+        return "\n\n".join([*filter(None, [self._ranges_text()]), *each])
 
     def _outputs(self, tensors: Sequence[Tensor]) -> list[Any]:
         primals = [*(self.weights[weight.name] for weight in self.signature.weights), *tensors]
@@ -55,6 +57,11 @@ class GradientProgram(SizedProgram):
         weights = [tensor.detach().resolve_conj().resolve_neg() for tensor in primals[:count]]
         results, _ = self._results(weights, primals[count:])
         return list(results)
+
+    def sizes_of(self, primals: Sequence[Tensor]) -> dict[str, int]:
+        """What symbols are in a call."""
+        known = self.compiled.known
+        return dict(zip(known.places, known.values(primals), strict=True))
 
     def _check_trained(self, primals: Sequence[Tensor]) -> None:
         trained = {*self.backward.trained}
@@ -76,18 +83,25 @@ class _Call(torch.autograd.Function):
     def forward(ctx: Any, program: GradientProgram, *primals: Tensor) -> tuple[Any, ...]:
         results, backward = program.forward(primals), program.backward
         outputs = results[: backward.outputs]
-        ctx.program = program
-        ctx.save_for_backward(*results[backward.outputs :])
+        kept = results[backward.outputs :]
+        ctx.program, ctx.sizes = program, program.sizes_of(primals)
+        ctx.numbers = [None if isinstance(value, Tensor) else value for value in kept]
+        ctx.save_for_backward(*(value for value in kept if isinstance(value, Tensor)))
         differentiable = {n for n, _, _ in backward.tangents}
-        ctx.mark_non_differentiable(*(value for n, value in enumerate(outputs) if n not in differentiable))
+        others = [value for n, value in enumerate(outputs) if n not in differentiable and isinstance(value, Tensor)]
+        ctx.mark_non_differentiable(*others)
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *tangents: Tensor) -> tuple[Any, ...]:
-        backward = ctx.program.backward
+        backward, given = ctx.program.backward, []
+        tensors = iter(ctx.saved_tensors)
+        kept = [next(tensors) if number is None else number for number in ctx.numbers]
         with torch.no_grad():
-            given = [with_strides(tangents[n].detach(), size, stride) for n, size, stride in backward.tangents]
-            found = backward.run(*ctx.saved_tensors, *given)
+            for n, size, stride in backward.tangents:
+                both = [[size_at(one, ctx.sizes) for one in each] for each in (size, stride)]
+                given.append(with_strides(tangents[n].detach(), *both))
+            found = backward.run(*kept, *given)
         if torch.is_grad_enabled():  # create_graph
             found = _Once.apply(torch.zeros((), requires_grad=True), *found)  # type: ignore[no-untyped-call]
         return None, *found

@@ -115,10 +115,13 @@ class SizedProgram:
 
     def explain(self) -> str:
         """The sizes that it is for, and of each program what `Program.explain` says."""
+        return "\n\n".join([self._ranges_text(), *(f"{words}:\n{p.explain()}" for words, p in self.compiled.programs())])
+
+    def _ranges_text(self) -> str:
         lines = [f"{r.name}: {r}" for r in self.signature.ranges]
         if self.compiled.why:
             lines.append(f"A program for each size, as rows are not independent: {self.compiled.why}")
-        return "\n\n".join(["\n".join(lines), *(f"{words}:\n{p.explain()}" for words, p in self.compiled.programs())])
+        return "\n".join(lines)
 
     def with_weights(self, weights: Mapping[str, Tensor]) -> Self:
         """The same code with other weights, by name; those that are not given stay. This program stays as it is.

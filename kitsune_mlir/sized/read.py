@@ -23,7 +23,7 @@ from kitsune_mlir.sized.padded_input import PaddedInput
 from kitsune_mlir.sized.part import Part
 from kitsune_mlir.sized.program import SizedProgram
 from kitsune_mlir.sized.replay import Replay
-from kitsune_mlir.sized.stored import KINDS, StoredSizes, check_sizes
+from kitsune_mlir.sized.stored import KINDS, StoredKnown, StoredSizes, check_sizes
 
 __all__ = ["KnownCalls", "read_sized"]
 
@@ -87,25 +87,36 @@ def read_sized(path: str | os.PathLike[str], weights: Mapping[str, Any]) -> Size
     def run_of(data: Any) -> Callable[..., Any]:
         return parts[data].forward if isinstance(data, int) else Replay(data, [part.forward for part in parts])
 
-    known = Known({p.symbol: (p.input, p.dim, p.times) for p in held.places}, held.names)
-    for one in held.padded:
-        sizes = dict(zip(known.places, one.sizes, strict=True))
-        inputs = {each.number: PaddedInput(each.size, each.stride) for each in one.inputs}
-        rest = None if one.rest is None else Replay(one.rest, ())
-        what = sizes, known.names, inputs, one.taken, one.results, one.numbers, one.counted, run_of(one.run), rest, device
-        known.larger[one.sizes] = PaddedCall(*what)
-    for one in held.exact:
-        known.exact[tuple((t.shape, t.stride, getattr(torch, t.dtype)) for t in one.args)] = run_of(one.run)
+    def known_of(held: StoredSizes | StoredKnown) -> Known:
+        known = Known({p.symbol: (p.input, p.dim, p.times) for p in held.places}, held.names)
+        for one in held.padded:
+            sizes = dict(zip(known.places, one.sizes, strict=True))
+            inputs = {each.number: PaddedInput(each.size, each.stride) for each in one.inputs}
+            rest = None if one.rest is None else Replay(one.rest, ())
+            what = sizes, known.names, inputs, one.taken, one.results, one.numbers, one.counted, run_of(one.run), rest, device
+            known.larger[one.sizes] = PaddedCall(*what)
+        for one in held.exact:
+            key: list[Any] = [(t.shape, t.stride, getattr(torch, t.dtype)) for t in one.args]
+            for place, value in one.numbers:
+                key.insert(place, value)
+            known.exact[tuple(key)] = run_of(one.run)
+        return known
+
+    known, ranges = known_of(held), {r.symbol: r.name for r in held.signature.ranges}
     programs = [(part.words, program) for part, program in zip(held.parts, packages, strict=True)]
     given = {w.name: weights[w.name] for w in held.signature.weights if w.name in weights}
     if held.backward is None:
-        calls: Callable[..., Any] = KnownCalls(known, {r.symbol: r.name for r in held.signature.ranges})
+        calls: Callable[..., Any] = KnownCalls(known, ranges)
         compiled = Compiled(calls, known, lambda: programs, held.why)
         return SizedProgram(manifest["target"], held.signature, {**stored, **given}, compiled, device, specs=specs)
     one = held.backward
     tangents = tuple((t.number, t.size, t.stride) for t in one.tangents)
-    backward = Backward(run_of(one.run), one.kept, one.trained, one.outputs, one.plain, tangents)
-    compiled = Compiled(next(iter(known.exact.values())), known, lambda: programs, held.why, backward)
+    after = None if one.known is None else known_of(one.known)
+    run = run_of(one.run) if after is None else KnownCalls(after, ranges)
+    ranks = () if one.known is None else one.known.ranks
+    backward = Backward(run, one.kept, one.trained, one.outputs, one.plain, tangents, after, ranks)
+    forward = next(iter(known.exact.values())) if after is None else KnownCalls(known, ranges)
+    compiled = Compiled(forward, known, lambda: programs, held.why, backward)
     names = [weight.name for weight in held.signature.weights]
     trained = {names[n] for n in one.trained if n < len(names)}
     own = {name: tensor.to(device).requires_grad_(name in trained) for name, tensor in stored.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ __all__ = [
     "StoredCall",
     "StoredExact",
     "StoredInput",
+    "StoredKnown",
     "StoredMade",
     "StoredPart",
     "StoredPlace",
@@ -98,10 +100,11 @@ class StoredTensor:
 
 @dataclasses.dataclass(frozen=True)
 class StoredExact:
-    """A program for tensors like these only; `run` is a replay."""
+    """A program for tensors like these only, and for numbers, by their places; `run` is a replay."""
 
     args: tuple[StoredTensor, ...]
     run: Any
+    numbers: tuple[tuple[int, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,13 +112,24 @@ class StoredTangent:
     """The gradient of output `number`."""
 
     number: int
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
+    size: tuple[Any, ...]
+    stride: tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredKnown:
+    """`Known`, of a backward; `ranks` are dimensions of what it takes, None of a number."""
+
+    ranks: tuple[int | None, ...]
+    places: tuple[StoredPlace, ...]
+    names: tuple[str, ...]
+    padded: tuple[StoredCall, ...]
+    exact: tuple[StoredExact, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredBackward:
-    """`Backward`; `run` is a replay of `kept` tensors and the tangents."""
+    """`Backward`; `run` is a replay of `kept` tensors and the tangents, None where sizes change: `known` has it then."""
 
     run: Any
     kept: int
@@ -123,11 +137,13 @@ class StoredBackward:
     outputs: int
     plain: tuple[tuple[int, Any], ...]
     tangents: tuple[StoredTangent, ...]
+    known: StoredKnown | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredSizes:
-    """Everything but programs and weights. With a backward there is one program of `exact`, whatever its arguments."""
+    """Everything but programs and weights. With a backward of fixed sizes there is one program of `exact`, whatever its
+    arguments."""
 
     signature: SizedSignature
     places: tuple[StoredPlace, ...]
@@ -156,15 +172,27 @@ def check_sizes(held: StoredSizes) -> None:
         if one.order and sorted(one.order) != list(range(len(one.shape))):
             raise ValueError(f"the order {one.order} of input '{one.name}'")
     ranks = [len(w.shape) for w in signature.weights] + [len(one.shape) for one in signature.inputs]
-    for place in held.places:
-        if not (0 <= place.input < count and 0 <= (place.dim or 0) < ranks[place.input] and place.times > 0):
-            raise ValueError(f"'{place.symbol}' is at input {place.input}, dimension {place.dim}")
-    if {*held.names} - {*symbols} or {r.symbol for r in signature.ranges} - {*symbols}:
+    _check_known(held, ranks, len(held.parts))
+    if {r.symbol for r in signature.ranges} - {*symbols}:
         raise ValueError("it has ranges of sizes that no input has")
     spec = structure_of(signature.in_spec)
     for position in [one.position for one in signature.inputs] + [position for position, _ in signature.fixed]:
         if not 0 <= position < spec.num_leaves:
             raise ValueError(f"it has an input at position {position} of {spec.num_leaves}")
+    if held.backward is not None:
+        _check_backward(held.backward, held, count)
+
+
+def _check_known(held: StoredSizes | StoredKnown, ranks: Sequence[int | None], parts: int) -> None:
+    """ValueError where the programs of a graph that takes tensors of so many dimensions, or numbers, contradict each other."""
+    count, symbols = len(ranks), [place.symbol for place in held.places]
+    for place in held.places:
+        rank = ranks[place.input] if 0 <= place.input < count else 0
+        known = place.dim is None if rank is None else place.dim is not None and 0 <= place.dim < rank
+        if not known or place.times <= 0:
+            raise ValueError(f"'{place.symbol}' is at input {place.input}, dimension {place.dim}")
+    if {*held.names} - {*symbols}:
+        raise ValueError("it has names of sizes that no input has")
     for one in held.padded:
         if len(one.sizes) != len(symbols) or {*one.counted} - {*symbols}:
             raise ValueError(f"a program for the sizes {one.sizes} counts {one.counted}")
@@ -173,21 +201,21 @@ def check_sizes(held: StoredSizes) -> None:
             raise ValueError(f"a program takes inputs {numbers} of {count}")
         for size in (*one.numbers, *(s for r in one.results for axis in (*r.axes, r.size, r.stride) for s in axis)):
             check_size(size, symbols)
-        _check_run(one.run, len(one.taken) + len(one.counted), len(held.parts))
+        _check_run(one.run, len(one.taken) + len(one.counted), parts)
         if one.rest is not None:
             check_replay(one.rest, count + len(one.numbers) + len(one.results), 0)
     for one in held.exact:
-        _check_run(one.run, count, len(held.parts))
+        _check_run(one.run, count, parts)
+        if any(not 0 <= n < count or ranks[n] is not None for n, _ in one.numbers):
+            raise ValueError(f"a program takes the numbers {one.numbers}")
         for tensor in one.args:
             if not isinstance(getattr(torch, tensor.dtype, None), torch.dtype):
                 raise ValueError(f"there is no dtype {tensor.dtype[:60]}")
-    if held.backward is not None:
-        _check_backward(held.backward, held, count)
 
 
 def _check_backward(backward: StoredBackward, held: StoredSizes, count: int) -> None:
-    if len(held.exact) != 1 or held.padded or held.signature.ranges:
-        raise ValueError("with a backward there is one forward, of fixed sizes")
+    if backward.known is None and (len(held.exact) != 1 or held.padded or held.signature.ranges):
+        raise ValueError("with a backward of fixed sizes there is one forward, of fixed sizes")
     if backward.kept < 0 or backward.outputs < 0 or any(not 0 <= n < count for n in backward.trained):
         raise ValueError(f"a backward gives gradients of {backward.trained}, of {count} tensors")
     leaves = structure_of(held.signature.out_spec).num_leaves
@@ -195,9 +223,19 @@ def _check_backward(backward: StoredBackward, held: StoredSizes, count: int) -> 
     if len(places) + backward.outputs != leaves or places != sorted({*places}) or any(not 0 <= n < leaves for n in places):
         raise ValueError(f"it gives {backward.outputs} tensors and values at {places}, of {leaves} results")
     for one in backward.tangents:
-        if not 0 <= one.number < backward.outputs or len(one.size) != len(one.stride) or min((0, *one.size, *one.stride)) < 0:
+        both = *one.size, *one.stride
+        fixed = [n for n in both if isinstance(n, int | float)]
+        if not 0 <= one.number < backward.outputs or len(one.size) != len(one.stride) or min((0, *fixed)) < 0:
             raise ValueError(f"the gradient of output {one.number}, with sizes {one.size} and strides {one.stride}")
-    _check_run(backward.run, backward.kept + len(backward.tangents), len(held.parts))
+        for size in both:
+            check_size(size, [place.symbol for place in held.places])
+    taken = backward.kept + len(backward.tangents)
+    if backward.known is None:
+        _check_run(backward.run, taken, len(held.parts))
+    elif backward.run is not None or len(backward.known.ranks) != taken:
+        raise ValueError(f"a backward of {taken} tensors and numbers takes {len(backward.known.ranks)}")
+    else:
+        _check_known(backward.known, backward.known.ranks, len(held.parts))
 
 
 def _check_run(run: Any, inputs: int, parts: int) -> None:

@@ -20,6 +20,7 @@ from kitsune_mlir.runtime.archive import write_archive
 from kitsune_mlir.runtime.package import WEIGHTS, sealed
 from kitsune_mlir.runtime.weights import without_values
 from kitsune_mlir.sized.compiled import Compiled
+from kitsune_mlir.sized.known import Known
 from kitsune_mlir.sized.part import Part
 from kitsune_mlir.sized.replay import Replay, replay_of
 from kitsune_mlir.sized.signature import SizedSignature
@@ -28,6 +29,7 @@ from kitsune_mlir.sized.stored import (
     StoredCall,
     StoredExact,
     StoredInput,
+    StoredKnown,
     StoredMade,
     StoredPart,
     StoredPlace,
@@ -75,6 +77,9 @@ def write_sized(
         parts.append(StoredPart(text, tuple(names), tuple(sorted(used)), tuple(map(_order, orders)), each))
         return len(parts) - 1
 
+    if compiled.draws:
+        raise PackageError("a package cannot hold random numbers of sizes that change (dropout): compile it for fixed sizes")
+
     def replay(run: Callable[..., Any]) -> Any:
         owner = run if isinstance(run, Replay) else getattr(run, "__self__", None)
         if isinstance(owner, Part):
@@ -87,23 +92,32 @@ def write_sized(
             raise PackageError(f"a package cannot hold a {type(run).__name__}")
         return replay_of(owner.graph, lambda name: number_of(getattr(owner, name)))
 
-    padded = []
-    for one in known.larger.values():
-        inputs = tuple(StoredInput(n, tuple(how.size), tuple(how.stride)) for n, how in one.inputs.items())
-        rest = None if one.rest is None else replay(one.rest)
-        sizes = tuple(one.sizes.values())
-        what = sizes, inputs, one.taken, one.results, one.numbers, one.counted, replay(one.run), rest
-        padded.append(StoredCall(*what))
-    exact = []
-    for key, run in known.exact.items():
-        shapes = tuple(StoredTensor(shape, stride, str(dtype).removeprefix("torch.")) for shape, stride, dtype in key)
-        exact.append(StoredExact(shapes, replay(run)))
-    places = tuple(StoredPlace(symbol, *place) for symbol, place in known.places.items())
+    def stored_of(
+        known: Known,
+    ) -> tuple[tuple[StoredPlace, ...], tuple[str, ...], tuple[StoredCall, ...], tuple[StoredExact, ...]]:
+        padded, exact = [], []
+        for one in known.larger.values():
+            inputs = tuple(StoredInput(n, tuple(how.size), tuple(how.stride)) for n, how in one.inputs.items())
+            rest = None if one.rest is None else replay(one.rest)
+            sizes = tuple(one.sizes.values())
+            what = sizes, inputs, one.taken, one.results, one.numbers, one.counted, replay(one.run), rest
+            padded.append(StoredCall(*what))
+        for key, run in known.exact.items():
+            tensors = [value for value in key if isinstance(value, tuple)]
+            shapes = tuple(StoredTensor(shape, stride, str(dtype).removeprefix("torch.")) for shape, stride, dtype in tensors)
+            numbers = tuple((n, value) for n, value in enumerate(key) if not isinstance(value, tuple))
+            exact.append(StoredExact(shapes, replay(run), numbers))
+        places = tuple(StoredPlace(symbol, *place) for symbol, place in known.places.items())
+        return places, known.names, tuple(padded), tuple(exact)
+
+    places, names, padded, exact = stored_of(known)
     backward = None
     if (one := compiled.backward) is not None:
         tangents = tuple(StoredTangent(*each) for each in one.tangents)
-        backward = StoredBackward(replay(one.run), one.kept, one.trained, one.outputs, one.plain, tangents)
-    given = places, known.names, compiled.why, tuple(parts), tuple(padded), tuple(exact), backward
+        taken = None if one.known is None else StoredKnown(one.ranks, *stored_of(one.known))
+        run = replay(one.run) if taken is None else None
+        backward = StoredBackward(run, one.kept, one.trained, one.outputs, one.plain, tangents, taken)
+    given = places, names, compiled.why, tuple(parts), padded, exact, backward
     held = StoredSizes(signature, *given)
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in stored.items()}
     members[WEIGHTS] = save(tensors)

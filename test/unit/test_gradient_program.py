@@ -38,8 +38,8 @@ def trained(program, model, *args):
     got, want = program(*ours), model(*theirs)
     total = [0.0, 0.0]
     for g, w in zip(tree_leaves(got), tree_leaves(want), strict=True):
-        if w is None:
-            assert g is None
+        if not isinstance(w, torch.Tensor):
+            assert g == w
             continue
         assert g.dtype == w.dtype and g.stride() == w.stride() and g.requires_grad == w.requires_grad
         torch.testing.assert_close(g, w, atol=1e-4, rtol=1e-4)
@@ -160,8 +160,6 @@ def test_a_damaged_file(net, entry, value):
 def test_errors(net, tmp_path):
     with pytest.raises(ArgumentError, match="no parameter and no example argument needs gradients"):
         kitsune_mlir.compile(nn.ReLU(), (R(3),), gradients=True)
-    with pytest.raises(ArgumentError, match="for fixed sizes"):
-        kitsune_mlir.compile(nn.Linear(3, 4), (R(3, 3),), gradients=True, dynamic={"input": {0: torch.export.Dim("n")}})
     with pytest.raises(FrontendError, match="output 1 is an input, or a view of one"):
         kitsune_mlir.compile(Views(), (R(4, 4),), gradients=True)
 
