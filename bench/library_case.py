@@ -12,41 +12,27 @@ from torch import Tensor, nn
 
 from bench.breadth.library.made import Called
 from bench.case import DTYPES
+from bench.errors import is_right, relative_error, tensors_of
 from bench.library_models import MODELS, expected
 from bench.peers import make_peers
 from bench.timing import graphed, sample_calls, summary
 from bench.work_counted import work_of
 
-__all__ = ["LEAST", "measure"]
+__all__ = ["measure"]
 
-LEAST = {"f32": 1e-5, "bf16": 1e-2}
-"""Errors, ‖out - exact‖ / ‖exact‖, that are right whatever eager's own is."""
 GUARDED = "kitsune, guard"
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    """The tensors of a result."""
-    if isinstance(value, Tensor):
-        return [value]
-    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
-    return [tensor for one in values for tensor in _tensors(one)]
 
 
 def _in(dtype: torch.dtype, value: Any, device: str) -> Any:
     return value.to(device, dtype if value.is_floating_point() else value.dtype)
 
 
-def _error(found: list[Tensor], exact: list[Tensor]) -> float:
-    pairs = [(f.double(), e) for f, e in zip(found, exact, strict=True) if e.is_floating_point() and e.numel()]
-    return max((float((f - e).norm() / e.norm().clamp(min=1e-30)) for f, e in pairs), default=0.0)
-
-
 def _exact(model: nn.Module, kwargs: Mapping[str, Tensor], device: str) -> list[Tensor]:
     """What a model gives in float64; in float32 where it has an operator that PyTorch has no float64 of."""
     try:
-        return _tensors(model.double()(**{key: _in(torch.float64, value, device) for key, value in kwargs.items()}))
+        return tensors_of(model.double()(**{key: _in(torch.float64, value, device) for key, value in kwargs.items()}))
     except RuntimeError:
-        found = _tensors(model.float()(**{key: _in(torch.float32, value, device) for key, value in kwargs.items()}))
+        found = tensors_of(model.float()(**{key: _in(torch.float32, value, device) for key, value in kwargs.items()}))
         return [tensor.double() if tensor.is_floating_point() else tensor for tensor in found]
 
 
@@ -89,12 +75,12 @@ def measure(
 
     with torch.no_grad():
         exact = _exact(wide, kwargs, device)
-        eager = _error(_tensors(model(**kwargs)), exact)
+        eager = relative_error(tensors_of(model(**kwargs)), exact)
         call, graphs = compiled(False)
         start = time.perf_counter()
         call()
         seconds = time.perf_counter() - start
-        error = _error(_tensors(call()), exact)
+        error = relative_error(tensors_of(call()), exact)
         programs = [len(graph.programs) for graph in graphs]
         islands = [island.operator for graph in graphs for island in graph.islands]
         whole, rest = work_of(lambda: model(**kwargs)), work_of(call)
@@ -111,7 +97,7 @@ def measure(
             },
             "error": error,
             "eager_error": eager,
-            "right": error <= max(2 * eager, LEAST[dtype]),
+            "right": is_right(error, eager, dtype),
             "as_expected": (programs, islands) == expected(name, dtype),
             "first_call_seconds": round(seconds, 1),
         }

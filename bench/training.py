@@ -34,8 +34,9 @@ from torch import Tensor, nn
 
 from bench import host
 from bench.case import DTYPES
+from bench.errors import is_right
 from bench.forked import answer_of, in_turns
-from bench.library import LEAST, device_here, environment_of
+from bench.library import device_here, environment_of
 from bench.peers import COMPILED, PEERS, parse
 from bench.records import Record
 from bench.timing import graphed, launches, time_calls
@@ -308,7 +309,7 @@ def measure(
         "compile_seconds": [one.get("seconds") for one in programs],
         "error": errors["kitsune"],
         "eager_error": errors["eager"],
-        "right": errors["kitsune"] <= max(2 * errors["eager"], LEAST[dtype]),
+        "right": is_right(errors["kitsune"], errors["eager"], dtype),
         "peers": about,
         "missing": missing,
     }

@@ -9,6 +9,7 @@ from bench.breadth.library import library
 from bench.breadth.library.made import Called
 from bench.case import BenchCase
 from bench.cases import all_cases
+from bench.errors import is_right, relative_error, tensors_of
 from bench.library import measure, summary_of
 from bench.library_models import EXPECTED, MODELS, expected
 from bench.peers import SETS, peers_of
@@ -115,3 +116,10 @@ def test_summary_of_a_record_names_what_is_slow_and_what_the_guard_left():
     assert said[2] == "kitsune, graph: 1.00 beside the best peer of 2 models, least b 0.50, a 2.00"
     assert said[3].startswith("kitsune: 2.00 ") and said[4].startswith("kitsune, guard: 2.31 ")
     assert said[5] == "the guard took PyTorch for 75.0% of the summed time of calls: b"
+
+
+def test_errors_are_relative_and_beside_eager_s():
+    exact = tensors_of({"a": torch.tensor([3.0, 4.0]).double(), "b": [torch.tensor([1, 2]), None]})
+    found = [torch.tensor([3.0, 4.5]), torch.tensor([5, 5])]
+    assert relative_error(found, exact) == 0.1
+    assert is_right(2e-3, 1e-3, "f32") and not is_right(2.1e-3, 1e-3, "f32") and is_right(9e-6, 0.0, "f32")
