@@ -14,6 +14,7 @@ from kitsune_mlir.cache.store import store_of
 from kitsune_mlir.codegen.gpu.compile import GpuCode, Made, compile_launches, joined, with_one_arena
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision
+from kitsune_mlir.codegen.gpu.kernel.length import limited
 from kitsune_mlir.codegen.host.compile import compile_host
 from kitsune_mlir.dialects.tile_reader import program_functions
 from kitsune_mlir.errors import BrokenOffer, TargetError
@@ -210,7 +211,7 @@ def _host_code(tiles: TileProgram, machine: Target) -> Code:
 
 def _gpu_code(tiles: TileProgram, machine: Target, settled: Container[str] | None, made: Made | None) -> Code:
     """gpu and nvvm dialects -> LLVM -> PTX -> cubin."""
-    options = kernel_options(machine, tiles.stages.options)
+    options = limited(kernel_options(machine, tiles.stages.options), len(tiles.stages.summary["stages"]))
     slow: list[dict[str, Any]] = []
 
     def watch(decision: Decision) -> None:

@@ -4,14 +4,17 @@ import dataclasses
 from concurrent.futures import Future
 
 import pytest
+import torch
+from torch import nn
 from torch_mlir import ir
 
+import kitsune_mlir
 import kitsune_mlir.codegen.gpu.compile as compile_module
 from kitsune_mlir.codegen.gpu.backend.cubin import Cubin
 from kitsune_mlir.codegen.gpu.compile import Made, compile_gpu, compile_launches
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
-from kitsune_mlir.codegen.gpu.kernel import executor
-from kitsune_mlir.codegen.gpu.kernel.length import LongKernel, check_parameters, launches_within, operations_by_place
+from kitsune_mlir.codegen.gpu.kernel import executor, length
+from kitsune_mlir.codegen.gpu.kernel.length import LongKernel, check_parameters, launches_within, limited, operations_by_place
 from kitsune_mlir.dialects import new_context
 from test.unit.test_launches import program
 
@@ -90,6 +93,28 @@ def test_a_launch_that_is_still_too_long_is_cut_again() -> None:
     codes = compile_launches(separate, "p0", KernelOptions(most_operations=1))
     assert [[choice.task for choice in code.engines] for code in codes] == [["t0"], ["t1"], ["t2"]]
     assert [code.manifest.follows for code in codes] == [False, True, True]
+
+
+def test_kernels_of_programs_of_many_stages_are_shorter() -> None:
+    usual = KernelOptions()
+    assert limited(usual, 96) == usual
+    assert limited(usual, 97).most_operations < usual.most_operations
+    assert limited(KernelOptions(most_operations=5), 97).most_operations == 5
+
+
+def test_a_program_of_many_stages_has_shorter_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.LayerNorm(64), nn.Softmax(0), nn.LayerNorm(64))
+
+    def launches() -> int:
+        program = kitsune_mlir.compile(
+            model, (torch.randn(40, 64),), target="sm_90a", options={"schedule": "temporal", "cache": False}
+        )
+        return program.summary["launches"]
+
+    assert launches() == 1
+    monkeypatch.setattr(length, "MANY_STAGES", 1)
+    monkeypatch.setattr(length, "MOST_OF_MANY", 1)
+    assert launches() > 1
 
 
 def test_several_requests_stay_one_kernel() -> None:
