@@ -107,7 +107,9 @@ def _place_apart(
     rows, columns, terms = matrix_extents(op)
     if rows <= FEW_ROWS or terms < LEAST_TERMS:
         return
-    in_chain = str(ir.ShapedType(op.operands[0].type).element_type) in HALF_TYPES and columns <= WIDTH
+    half = str(ir.ShapedType(op.operands[0].type).element_type) in HALF_TYPES
+    # A gradient of a weight is no layer of a chain: both of its factors run across the sum.
+    in_chain = half and columns <= WIDTH and any(_sums_along_rows(op, number) for number in (0, 1))
     odd: list[tuple[ir.Operation, int]] = []
     tables = _tables(op) if in_chain else []
     turned: list[int] = []

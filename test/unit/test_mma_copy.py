@@ -36,6 +36,7 @@ class Memory:
             "if_": lambda condition, then: then() if condition else None,
             "select": lambda condition, yes, no: yes if condition else no,
             "offset": lambda pointer, bytes: pointer + bytes,
+            "i1": bool,
             "i64": int,
             "vector": list,
             "bitcast": lambda values, _: values,
@@ -46,9 +47,9 @@ class Memory:
         for name, function in replace.items():
             monkeypatch.setattr(mma_copy, name, function)
 
-    def copy_async(self, target: int, source: int, bytes: int, inside: bool) -> None:
+    def copy_async(self, target: int, source: int, bytes: int, inside: bool | None) -> None:
         assert bytes in (4, 8, 16) and target % bytes == 0 and source % bytes == 0
-        self._write(target, [source + i if inside else None for i in range(0, bytes, self.size)])
+        self._write(target, [None if inside is False else source + i for i in range(0, bytes, self.size)])
 
     def store(self, values: list[int], target: int) -> None:
         assert target % 16 == 0 and len(values) * self.size == 16
@@ -67,6 +68,7 @@ LAYERS = {
     "short_sum": Layer(256, 128, 13, tile=(128, 64)),
     "odd_rows": Layer(129, 200, 77, tile=(100, 56)),
     "transposed": Layer(130, 250, 100, a="km", b="kn", tile=(128, 250)),
+    "transposed_whole": Layer(130, 250, 128, a="km", b="kn", tile=(128, 250)),
     "transposed_odd": Layer(77, 3, 100, a="km", b="kn", tile=(77, 3)),
     "f32": Layer(300, 200, 90, tile=(128, 104), dtype="f32", out="f32"),
     "f32_across": Layer(100, 203, 45, tile=(100, 128), a="km", b="kn", dtype="f32", out="f32"),

@@ -20,7 +20,7 @@ from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import copy_async, offset, store
-from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, i64, minimum, select, vector
+from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, i1, i64, minimum, select, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 from kitsune_mlir.codegen.gpu.engines.mma.k_ranges import by_range
 from kitsune_mlir.codegen.gpu.engines.mma.mainloop import Stages
@@ -39,6 +39,8 @@ PIECE_BYTES = 16
 """What lies together in swizzled shared memory."""
 STEP_BYTES = 32
 """What one instruction of the tensor cores reads of a row."""
+SWIZZLED_ROWS = 8
+"""Rows after which the order of a swizzled tile's pieces repeats."""
 ROWS = 2
 """Rows that a thread brings through its registers at a time."""
 
@@ -229,7 +231,9 @@ class _Job:
         for start in range(0, across, width):
             col = (lane % width + start) * self.piece
             begin = warp * (32 // width) + lane // width
-            if self.asynchronous or tile.rows % (ROWS * step):
+            if self.asynchronous:
+                chunk.rows_asynchronously(begin, step, col)
+            elif tile.rows % (ROWS * step):
                 for_(begin, tile.rows, step, lambda row, col=col: emit(row, col))
             else:
                 for_(begin, tile.rows, ROWS * step, functools.partial(chunk.rows_through_registers, step, col))
@@ -260,6 +264,32 @@ class _Chunk:
         pointer, inside = self._source(row, col, number)
         copy_async(self._place(row, col), pointer, job.elements * job.size, inside)
 
+    def rows_asynchronously(self, begin: Value, step: int, col: Value) -> None:
+        """Start to copy a piece of every `step`-th row from `begin` (which is below `step`) on.
+
+        Addresses are found for as many rows as the swizzle takes to repeat; others are constants away from these, which
+        instructions hold, so that one is all that most copies are.
+        """
+        job, tile = self.job, self.job.tile
+        period = SWIZZLED_ROWS // math.gcd(SWIZZLED_ROWS, step)
+        rows = [begin + step * number for number in range(period)]
+        places = [self._place(row, col) for row in rows]
+        operand, window, (inner, _) = job.operand, job.operand.window, job.inner
+        apart = window.stride(inner if operand.transposed else operand.side) * window.bytes * step
+        first = self._pointer(begin, col, None)
+
+        def copy(number: int) -> None:
+            place = offset(places[number % period], (number - number % period) * step * tile.swizzle)
+            pointer, inside = offset(first, number * apart), self._inside(begin + step * number, col)
+            if inside is not None:
+                pointer = select(inside, pointer, job.start)
+            copy_async(place, pointer, job.elements * job.size, inside)
+
+        count = -(-tile.rows // step)
+        for number in range(count):
+            each = functools.partial(copy, number)
+            each() if (number + 1) * step <= tile.rows else if_(begin + step * number < tile.rows, each)
+
     def through_registers(self, row: Value, col: Value, number: Value | None = None) -> None:
         """Copy a piece element by element."""
         self._put(row, col, self._fetch(row, col, number))
@@ -287,14 +317,29 @@ class _Chunk:
 
     def _source(self, row: Value, col: Value, number: Value | None) -> tuple[Value, Value]:
         """Where an element of the tile is in global memory, and whether it exists; if not, another that does."""
-        job, operand, window, (inner, length) = self.job, self.job.operand, self.job.operand.window, self.job.inner
-        # In the tile, the sum runs along the rows, or down the rows if the operand is transposed.
-        along, summed = (col, row) if operand.transposed else (row, col)
-        summed = summed + self.first
-        inside = summed < length
-        if operand.size < (job.tile.cols if operand.transposed else job.tile.rows):
-            inside = inside & (along < operand.size)
-        pointer = job.start
-        for side, at in ((operand.side, along if number is None else number), (inner, summed)):
+        inside, pointer = self._inside(row, col), self._pointer(row, col, number)
+        return (pointer, i1(True)) if inside is None else (select(inside, pointer, self.job.start), inside)
+
+    def _places(self, row: Value, col: Value) -> tuple[Value, Value]:
+        """An element's place along the operand's side and along the sum, which in the tile runs along the rows, or down the rows
+        if the operand is transposed."""
+        along, summed = (col, row) if self.job.operand.transposed else (row, col)
+        return along, summed + self.first
+
+    def _inside(self, row: Value, col: Value) -> Value | None:
+        """Whether an element exists; None where all do."""
+        job, operand, (_, length) = self.job, self.job.operand, self.job.inner
+        along, summed = self._places(row, col)
+        sides, chunk = (job.tile.cols, job.tile.rows) if operand.transposed else (job.tile.rows, job.tile.cols)
+        inside = None if math.gcd(length, *job.starts) % chunk == 0 else summed < length
+        if operand.size < sides:
+            inside = along < operand.size if inside is None else inside & (along < operand.size)
+        return inside
+
+    def _pointer(self, row: Value, col: Value, number: Value | None) -> Value:
+        """Where an element would be in global memory."""
+        job, window, pointer = self.job, self.job.operand.window, self.job.start
+        along, summed = self._places(row, col)
+        for side, at in ((job.operand.side, along if number is None else number), (job.inner[0], summed)):
             pointer = offset(pointer, i64(at) * (window.stride(side) * window.bytes))
-        return select(inside, pointer, job.start), inside
+        return pointer
