@@ -8,10 +8,11 @@ backward(); `step` is `kitsune_mlir.train_step`, beside eager's backward() and f
 the optimizer's step. A case is right if its error against float64 (the largest of all gradients; of the step, that of what
 one step adds to all weights) is at most twice eager's own.
 
-Of each peer: milliseconds (interleaved), seconds until its first call was done, launches, and bytes of memory that it takes at
-most as PyTorch counts them and as the driver does (with arenas, packed weights and graph pools; weights and the optimizer's
-state are part of both). Each case has a process of its own, and `--jobs` of them prepare side by side: then the driver's bytes,
-which are those of the whole GPU, are left out.
+Of each peer: milliseconds (interleaved), seconds until its first call was done, launches, and bytes of memory: `torch_bytes`
+at most as PyTorch counts them, the first call's measurements included, `step_bytes` the same of later calls, `driver_bytes` as
+the driver does (with arenas, packed weights and graph pools). Weights and the optimizer's state are part of all. Each case has
+a process of its own, and `--jobs` of them prepare side by side: then the driver's bytes, which are those of the whole GPU, are
+left out.
 """
 
 from __future__ import annotations
@@ -203,24 +204,26 @@ def error_of(found: list[Tensor], exact: list[Tensor]) -> float:
 
 
 class Memory:
-    """Bytes that are taken while it is entered: at most, as PyTorch counts them, and in the end, as the driver does."""
+    """Bytes that are taken while it is entered: at most, as PyTorch counts them, and in the end, as the driver does.
+
+    `before` is what PyTorch had taken then.
+    """
 
     def __init__(self, device: str):
-        self.on_gpu, self.found = device == "cuda", dict[str, int]()
+        self.on_gpu, self.found, self.before = device == "cuda", dict[str, int](), 0
 
     def __enter__(self) -> Memory:
         if self.on_gpu:
             self._clear()
             torch.cuda.reset_peak_memory_stats()
-            self._before = torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
+            self.before, self._free = torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
         return self
 
     def __exit__(self, *error: object) -> None:
         if self.on_gpu:
             torch.cuda.synchronize()
-            allocated, free = self._before
-            peak = torch.cuda.max_memory_allocated() - allocated
-            self.found = {"torch_bytes": peak, "driver_bytes": free - torch.cuda.mem_get_info()[0]}
+            peak = torch.cuda.max_memory_allocated() - self.before
+            self.found = {"torch_bytes": peak, "driver_bytes": self._free - torch.cuda.mem_get_info()[0]}
 
     def _clear(self) -> None:
         gc.collect()
@@ -280,6 +283,7 @@ def measure(
         calls[peer] = call
         about[peer] = {"first_call_seconds": round(seconds, 1), **_sum(first.found, later.found)}
         if device == "cuda":
+            about[peer]["step_bytes"] = later.found["torch_bytes"] + later.before - first.before
             about[peer]["launches"] = launches(call)
 
     def captured(peer: str, graph: str) -> None:

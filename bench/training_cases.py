@@ -10,11 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bench.breadth.graphs import MeshGraphNet
 from bench.breadth.library.graphs import graphs
 from bench.breadth.library.images import diffusion
 from bench.breadth.library.language import configured
 from bench.breadth.library.made import Build, Draw, case, imported
 from bench.case import BenchCase
+from bench.models import Maker
 from bench.models import make as of_zoo
 
 __all__ = ["CASES", "Objective", "TrainingCase"]
@@ -87,6 +89,15 @@ def _listed(cases: list[BenchCase], name: str, **about: Any) -> TrainingCase:
     return TrainingCase(lambda size, device: found.make(device, True), library=found.library or "", **about)
 
 
+def _mesh(size: str, device: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Flow around a cylinder, as MeshGraphNets was published with and PhysicsNeMo trains it: eight meshes beside each other."""
+    nodes, edges, width, steps = (15_000, 90_000, 128, 15) if size == "full" else (65, 391, 32, 2)
+    maker = Maker(torch.float32, device)
+    with torch.device(device):
+        model = MeshGraphNet(6, 3, width, steps, 3)
+    return model, (maker.normal(nodes, 6), maker.normal(edges, 3), maker.below(nodes, 2, edges))
+
+
 def _words(batch: int, length: int, count: int) -> Draw:
     return lambda m: {"input_ids": m.below(count, batch, length)}
 
@@ -141,6 +152,7 @@ CASES: dict[str, TrainingCase] = {
         words=True,
         autocast=True,
     ),
+    "meshgraphnet": TrainingCase(_mesh),
     "gcn": _listed(graphs(), "pyg_gcn"),
     "gat": _listed(graphs(), "pyg_gat"),
     "unet": _listed(diffusion(), "unet_condition_b2"),

@@ -51,7 +51,7 @@ class PadSums(Pass):
     Concatenated rows and the weight that multiplies them get zeros that are part of the sum; other factors keep their extents.
     A factor whose odd rows run along the product's own rows or columns is copied with rows along the sum; one of f32, which
     tensor cores read along the sum only, also if its rows are not odd.
-    Only for GPU targets, and for layers too wide for a chain. Option: `target`.
+    Only for GPU targets, and for what is no layer of a chain: wide layers, and gradients of weights. Option: `target`.
     """
 
     name: ClassVar[str] = "kitsune-pad-sums"

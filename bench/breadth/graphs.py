@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from bench.modules import GraphStep, mlp
 
-__all__ = ["EdgeConv", "GraphAttention", "MeanStep", "MeshSteps", "ScatterStep"]
+__all__ = ["EdgeConv", "GraphAttention", "MeanStep", "MeshGraphNet", "MeshSteps", "ScatterStep"]
 
 
 class MeanStep(nn.Module):
@@ -87,3 +87,23 @@ class MeshSteps(nn.Module):
         for step in self.steps:
             nodes, edges = step(nodes, edges, edge_index[0], edge_index[1])
         return nodes, edges
+
+
+class MeshGraphNet(nn.Module):
+    """MeshGraphNets as a whole (Pfaff et al., arXiv 2010.03409): encoders of nodes and edges, steps, and a decoder of nodes.
+
+    Args:
+        node, edge: features of a node and of an edge.
+        width: of all layers between.
+        steps: of message passing.
+        results: numbers that a node's answer has.
+    """
+
+    def __init__(self, node: int, edge: int, width: int, steps: int, results: int):
+        super().__init__()
+        self.nodes = nn.Sequential(mlp(node, width, width, width), nn.LayerNorm(width))
+        self.edges = nn.Sequential(mlp(edge, width, width, width), nn.LayerNorm(width))
+        self.steps, self.decoder = MeshSteps(width, steps), mlp(width, width, width, results)
+
+    def forward(self, nodes: Tensor, edges: Tensor, edge_index: Tensor) -> Tensor:
+        return self.decoder(self.steps(self.nodes(nodes), self.edges(edges), edge_index)[0])

@@ -88,6 +88,8 @@ LAUNCH_AHEAD = Rate(0.9e-6, "s", "2026-11-27", OPERATORS_FIT,
     "of a kernel's start that is over when the one before it has ended, as its blocks are there by then (simulated)")
 LAUNCH_SAVING = Rate(1e-6, "s", "2026-11-28", LAUNCHES_GUESS,
     "that one launch more saves at least to be worth its kernel, where launches are long")
+LAUNCH_SHORT = Rate(2e-6, "s", "2026-11-21", MODES,
+    "a launch that takes less is over before the replay of a single graph has started the next one, so it has to save as much")
 RING_SHARES = RateTable({0: 0.0, 2: 0.6, 4: 0.9, 8: 1.0}, "share", "2026-11-21", QUEUES,
     "of `Target.ring_rate` that a ring reaches, by the tiles that it holds for each block of its producer; 0 is no ring but "
     "the whole edge in memory")

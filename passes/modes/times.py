@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -54,12 +54,22 @@ def separate_seconds(stages: Sequence[Stage], budget: Budget) -> float:
 def launches_of(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget) -> Launches:
     """The cuts between stages that take the least time, at least one: what runs in one launch is temporal there.
 
-    Of choices that take about as long (`LEAST_GAIN`) the one with fewer launches.
+    Of choices that take about as long (`LEAST_GAIN`) the one with fewer launches. One that reads nothing that others make, and
+    is over before a graph has started the next one (`rates.LAUNCH_SHORT`), has to save more: casts of weights that a training
+    step has between its products.
     """
     seconds = _seconds_within(stages, flows, budget)
-    first = _fastest(len(stages), seconds, 0.0)
+    first = _fastest(len(stages), seconds, lambda *_: 0.0)
     mean = first.seconds / (first.numbers[-1] + 1)
-    return _fastest(len(stages), seconds, min(LEAST_GAIN * mean, rates.LAUNCH_SAVING))
+    saving = min(LEAST_GAIN * mean, rates.LAUNCH_SAVING)
+    inputs = _by_consumer(flows)
+    earliest = [min((flow.producer for flow in inputs.get(number, ())), default=number) for number in range(len(stages))]
+
+    def least(begin: int, end: int) -> float:
+        short = seconds[begin][end - begin - 1] < rates.LAUNCH_SHORT
+        return rates.LAUNCH_SAVING if short and min(earliest[begin:end]) >= begin else saving
+
+    return _fastest(len(stages), seconds, least)
 
 
 def _seconds_within(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget) -> list[list[float]]:
@@ -75,22 +85,26 @@ def _seconds_within(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budg
     return found
 
 
-def _fastest(count: int, seconds: Sequence[Sequence[float]], saving: float) -> Launches:
-    """The cuts of least time, where a launch more has to save so many seconds beside what lies between two."""
-    gap = rates.LAUNCH_GAP + saving
-    best = [0.0, *[math.inf] * count]  # of the first n stages
-    begins = [0] * (count + 1)
+def _fastest(count: int, seconds: Sequence[Sequence[float]], least: Callable[[int, int], float]) -> Launches:
+    """The cuts of least time.
+
+    Args:
+        least: what a launch of the stages from a number to before another has to save at least, beside what lies between two.
+    """
+    best = [0.0, *[math.inf] * count]  # of the first n stages, with what launches have to save
+    begins, times = [0] * (count + 1), [0.0] * (count + 1)
     for begin in range(count):
         for end, taken in enumerate(seconds[begin], begin + 1):
-            if (until := best[begin] + taken + (gap if begin else 0.0)) < best[end]:
-                best[end], begins[end] = until, begin
+            alone = taken + (rates.LAUNCH_GAP if begin else 0.0)
+            if (until := best[begin] + alone + (least(begin, end) if begin else 0.0)) < best[end]:
+                best[end], begins[end], times[end] = until, begin, times[begin] + alone
     numbers, end, starts = [0] * count, count, []
     while end:
         starts.append(begins[end])
         end = begins[end]
     for launch, begin in enumerate(reversed(starts)):
         numbers[begin:] = [launch] * (count - begin)
-    return Launches(tuple(numbers), best[count] - saving * (len(starts) - 1))
+    return Launches(tuple(numbers), times[count])
 
 
 def _alone(stage: Stage, budget: Budget) -> float:

@@ -8,7 +8,8 @@
 there. A process does a few cases, as its start takes seconds; where the tool finds something in it, or it hangs, each of its
 cases is done again alone, so that every finding has a name. What has not begun when `--seconds` are over is said to have not
 run. Results are compared with float64 on the processor. Beside the cases, `windows.window` is a short window of work in one
-kernel, compared with one program after the other (`test.gpu.window_programs`).
+kernel, compared with one program after the other (`test.gpu.window_programs`), and `runtime.copies` the kernel that copies
+inputs into larger ones (`test.gpu.copy_programs`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from bench.measure import relative_errors
-from test.gpu import window_programs
+from test.gpu import copy_programs, window_programs
 from test.gpu.driver import spilled_bytes
 from test.gpu.sanitizer_cases import CASES, compiled
 from test.gpu.sanitizer_makers import TOLERANCE, Case
@@ -44,7 +45,8 @@ TOGETHER = 5
 """Cases of one process, if nothing else is asked for."""
 SECONDS, EACH_SECONDS = 40, 20
 """A process may take: to start, and for each case."""
-WINDOWS = "windows.window"
+WINDOWS, COPIES = BESIDE = "windows.window", "runtime.copies"
+"""What has no package of its own; a folder each, that of windows with what they are of."""
 KEPT = 3
 """Findings that are written down, of each run."""
 
@@ -59,7 +61,7 @@ def build(folder: Path, names: Sequence[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     note_commit(folder)
     bad = 0
-    for name in [name for name in names if name != WINDOWS] if names else list(CASES):
+    for name in [name for name in names if name not in BESIDE] if names else list(CASES):
         try:
             program = compiled(name)
         except Exception as error:  # every other case is still worth building
@@ -74,6 +76,8 @@ def build(folder: Path, names: Sequence[str]) -> int:
         print(f"{'FAIL' if wrong else 'ok  '} {name}: {', '.join(engines)}; {spills} bytes spilled", flush=True)
     if not names or WINDOWS in names:
         window_programs.build(folder / WINDOWS, ())
+    if not names or COPIES in names:
+        (folder / COPIES).mkdir(exist_ok=True)
     return bad
 
 
@@ -135,9 +139,9 @@ def work(paths: Sequence[Path]) -> int:
 
     for path in paths:
         try:
-            if path.name == WINDOWS:
-                problem = window_programs.small(path)
-                result = {"case": WINDOWS, "ok": not problem, "problem": problem}
+            if path.name in BESIDE:
+                problem = copy_programs.small() if path.name == COPIES else window_programs.small(path)
+                result = {"case": path.name, "ok": not problem, "problem": problem}
             else:
                 result = zoo.check(path, counted=False) if _of_zoo(path) else check(path)
             result = {"case": _name(path)} | {key: result.get(key, "") for key in ("ok", "errors", "problem")}
@@ -328,7 +332,7 @@ def main() -> int:
     if given.mode == "work":
         return work([given.path, *map(Path, given.names)])
     paths = [given.path / f"{name}.kit" for name in CASES if (given.path / f"{name}.kit").exists()]
-    paths += sorted(given.path.glob(WINDOWS))
+    paths += [given.path / name for name in BESIDE if (given.path / name).is_dir()]
     paths += sorted(given.zoo.glob("*.small.kit")) if given.zoo else []
     chosen = [path for path in paths if not given.names or _name(path) in given.names]
     if not chosen:

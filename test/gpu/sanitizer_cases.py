@@ -79,6 +79,8 @@ CASES: dict[str, Case] = {
     "product_f32": linear(129, 264, 300),
     "product_f32_turned": function("mma", torch.matmul, matrices((129, 100), (100, 136))),
     "product_f32_both_turned": function("mma", lambda x, y: x.T @ y, matrices((300, 132), (300, 72))),
+    "gradient_pieces": function("mma", lambda x, y: x.T @ y, matrices((8192, 136), (8192, 264), dtype=BF16)),
+    "gradient_copied": function("mma", lambda x, y: x.T @ y, matrices((1000, 130), (1000, 70), dtype=BF16)),
     "product_tf32": linear(129, 264, 300, precision="high"),
     "batched": function("mma", torch.bmm, matrices((5, 70, 72), (5, 72, 40), dtype=BF16)),
     "separate": layers("mma", "separate", 300, 480, 1024, 512),

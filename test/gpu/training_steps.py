@@ -83,6 +83,11 @@ def _network(*widths: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(widths[-1], 10))
 
 
+def _large(rows: int) -> Made:
+    """A weight of odd rows whose update is a stage of its own."""
+    return _classes(nn.Sequential(nn.Linear(2050, 2049), nn.GELU(), nn.Linear(2049, 10)), rows, 2050)
+
+
 def _convolutions() -> nn.Module:
     first = (nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2))
     second = (nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.GroupNorm(4, 64), nn.SiLU())
@@ -103,6 +108,8 @@ CASES: dict[str, Callable[[], Made]] = {
     "network_large": lambda: _classes(_network(256, 512, 512), 8192, 256),
     "convolutions": lambda: _classes(_convolutions(), 7, 3, 33, 33),
     "block": lambda: _classes(Block(128, 4), 3, 65, 128),
+    "large": lambda: _large(64),
+    "large_alone": lambda: _large(1),
     "bags": _bags,
     "bags_large": lambda: _bags(400_000),
 }

@@ -14,6 +14,13 @@ class Gradient(torch.nn.Module):
         return gradient.T @ x, gradient.sum(0)
 
 
+class Narrow(torch.nn.Module):
+    """A weight's gradient alone."""
+
+    def forward(self, gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return gradient.T @ x
+
+
 class BatchNormalised(torch.nn.Module):
     """Statistics over the batch, and the batch normalised with them."""
 
@@ -46,6 +53,18 @@ def test_planned_for_the_gpu(name: str) -> None:
     assert "kitsune.partial" in program.ir("stages") and "kitsune.combine" in program.ir("stages")
     fresh = tuple(torch.randn(*shape) for shape in shapes)
     assert problems(program(*fresh), exact(model, fresh), model(*fresh)) == []
+
+
+@pytest.mark.parametrize("widths", [(129, 255), (136, 131)])
+def test_gradients_of_odd_rows_read_copies_along_the_sum(widths: tuple[int, int]) -> None:
+    """Beside one whose rows TMA reads, too."""
+    model = Narrow()
+    args = [torch.randn(8192, width, dtype=torch.bfloat16) for width in widths]
+    program = planned_for_gpu(model, *args)
+    copies = [width for width in widths if f"tensor<{width}x8192xbf16>" in program.ir("stages")]
+    assert copies == [width for width in widths if width % 8]
+    fresh = [torch.randn_like(arg) for arg in args]
+    assert problems(program(*fresh), exact(model, tuple(fresh)), model(*fresh)) == []
 
 
 @pytest.mark.parametrize("mode", ["separate", "spatial"])

@@ -1,6 +1,7 @@
 """Option `guard`: the faster of ours and PyTorch's own way is kept, and nothing else changes."""
 
 import copy
+import itertools
 import time
 
 import pytest
@@ -84,6 +85,18 @@ def test_measuring_takes_no_longer_than_it_may():
     found = milliseconds_beside([lambda: time.sleep(0.03), lambda: time.sleep(0.035)], None, CPU, budget.clock())
     assert found is not None and 29 < found[0] < found[1]
     assert time.perf_counter() - start < 0.8
+
+
+def test_on_a_gpu_memory_of_pytorchs_way_is_given_back_before_ours_runs(monkeypatch):
+    order = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: order.append("back"))
+    calls = [lambda: order.append("ours"), lambda: order.append("theirs")]
+    found = milliseconds_beside(calls, None, torch.device("cuda"), Budget(2.0).clock())
+    assert found is not None and len(found) == 2
+    assert [name for name, _ in itertools.groupby(order)] == ["theirs", "back", "ours", "back"]
+    spent = [lambda: 1 / 0, lambda: time.sleep(0.2)]
+    assert milliseconds_beside(spent, None, torch.device("cuda"), Budget(0.1).clock()) is None
 
 
 def test_a_measurement_that_fails_leaves_ours():

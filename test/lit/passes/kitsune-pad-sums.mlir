@@ -386,3 +386,42 @@ func.func @gradient_of_a_weight(%a: tensor<262144x256xf32>, %b: tensor<262144x25
   } -> tensor<256x256xf32>
   return %p : tensor<256x256xf32>
 }
+
+// -----
+
+// Both factors of a weight's gradient run across the sum, so it is no layer of a chain, however few columns it has: where rows
+// are odd and the sum is long, both are copied with rows along it.
+
+// CHECK-LABEL: func.func @odd_gradient
+// CHECK-COUNT-2: -> tensor<129x65536xbf16>
+// CHECK: linalg.generic {{.*}} ins(%{{.*}}, %{{.*}} : tensor<129x65536xbf16>, tensor<129x65536xbf16>)
+#u = affine_map<(m, n, k) -> (k, m)>
+#v = affine_map<(m, n, k) -> (k, n)>
+#y = affine_map<(m, n, k) -> (m, n)>
+func.func @odd_gradient(%a: tensor<65536x129xbf16>, %b: tensor<65536x129xbf16>, %start: tensor<129x129xf32>) -> tensor<129x129xf32> {
+  %p = linalg.generic {indexing_maps = [#u, #v, #y], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%a, %b : tensor<65536x129xbf16>, tensor<65536x129xbf16>) outs(%start : tensor<129x129xf32>) {
+  ^bb0(%i: bf16, %j: bf16, %o: f32):
+    %f = arith.extf %i : bf16 to f32
+    %g = arith.extf %j : bf16 to f32
+    %m = arith.mulf %f, %g : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<129x129xf32>
+  return %p : tensor<129x129xf32>
+}
+
+// CHECK-LABEL: func.func @short_gradient
+// CHECK-NEXT: linalg.generic {{.*}} ins(%arg0, %arg1 : tensor<1024x129xbf16>, tensor<1024x129xbf16>)
+func.func @short_gradient(%a: tensor<1024x129xbf16>, %b: tensor<1024x129xbf16>, %start: tensor<129x129xf32>) -> tensor<129x129xf32> {
+  %p = linalg.generic {indexing_maps = [#u, #v, #y], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%a, %b : tensor<1024x129xbf16>, tensor<1024x129xbf16>) outs(%start : tensor<129x129xf32>) {
+  ^bb0(%i: bf16, %j: bf16, %o: f32):
+    %f = arith.extf %i : bf16 to f32
+    %g = arith.extf %j : bf16 to f32
+    %m = arith.mulf %f, %g : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<129x129xf32>
+  return %p : tensor<129x129xf32>
+}

@@ -321,8 +321,7 @@ class _Chunk:
         return (pointer, i1(True)) if inside is None else (select(inside, pointer, self.job.start), inside)
 
     def _places(self, row: Value, col: Value) -> tuple[Value, Value]:
-        """An element's place along the operand's side and along the sum, which in the tile runs along the rows, or down the rows
-        if the operand is transposed."""
+        """An element's place along the operand's side, and along the sum (down the rows of a tile of a transposed operand)."""
         along, summed = (col, row) if self.job.operand.transposed else (row, col)
         return along, summed + self.first
 
