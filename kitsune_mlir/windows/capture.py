@@ -114,11 +114,8 @@ class Capture(Recorder):
         """Make tensors readable, or with mode BOTH writable, by others."""
         if self._recording.ops and self._recording.touches(tensors, mode != READ):
             self.cut()
-        off, self._off = self._off, True
-        try:
+        with self.aside():
             self.window.wait_for([extent(tensor, mode) for tensor in tensors if tensor.layout == torch.strided])
-        finally:
-            self._off = off
 
     def read(self, name: str, args: Sequence[Any]) -> None:
         """Python looks at a tensor's memory past all operators."""
@@ -145,11 +142,8 @@ class Capture(Recorder):
         if self._off:
             return NotImplemented
         self.cut()
-        off, self._off = self._off, True
-        try:
+        with self.aside():
             output = self.window.append(program, args, kwargs, into).output
-        finally:
-            self._off = off
         self.segments["a program that was called"] += 1
         return output
 
