@@ -12,7 +12,7 @@ from typing import Any
 
 from kitsune_mlir.errors import ArgumentError, BusyError
 
-__all__ = ["Backlog", "Lengths", "busy", "length_of", "of_each"]
+__all__ = ["Backlog", "Lengths", "busy", "length_of", "of_each", "refusals"]
 
 STEPS = 8
 """Lengths of deadlines that are told apart between one and twice as long."""
@@ -64,6 +64,8 @@ def of_each(deadlines: Sequence[float], count: int) -> Sequence[float]:
     """
     if len(deadlines) != count:
         raise ArgumentError(f"{len(deadlines)} deadlines were given for {count} calls")
+    if {*map(type, deadlines)} <= {float, int} and min(deadlines, default=1) > 0 and sum(deadlines) < math.inf:
+        return deadlines
     for number, deadline in enumerate(deadlines):
         if not _right(deadline):
             raise ArgumentError(f"the deadline of call {number} is {deadline!r}; a number of seconds above 0 is wanted")
@@ -75,6 +77,30 @@ def busy(waiting: int, capacity: int) -> BusyError:
     if waiting >= capacity:
         return BusyError(f"{waiting} requests wait, and the engine's capacity is {capacity}: try again later")
     return BusyError(f"{waiting} requests wait, so that it would be answered after its deadline: try again later")
+
+
+def refusals(queues: Sequence[Any], waiting: int, capacity: int, room: float, due: float) -> dict[int, None]:
+    """Which of some calls that are handed in at once are not taken in, in order.
+
+    Args:
+        queues: that each would wait in (`requests.Queue`).
+        waiting: requests that wait before them.
+        room: as of `Backlog.room`; infinite where there is no hurry.
+        due: the longest of their deadlines.
+    """
+    kinds, count = {*queues}, waiting + len(queues)
+    if count <= capacity and (
+        all([count <= queue.least_waiting for queue in kinds])
+        or room - sum([queue.pace for queue in queues]) >= max([queue.spare(due) for queue in kinds])
+    ):
+        return {}
+    refused = dict[int, None]()
+    for place, queue in enumerate(queues):
+        if waiting >= capacity or (room < queue.spare(due) and waiting >= queue.least_waiting):
+            refused[place] = None
+        else:
+            room, waiting = room - queue.pace, waiting + 1
+    return refused
 
 
 class Backlog:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -28,6 +29,13 @@ class Counts:
         self.of = {name: Statistics() for name in names}
         self.lock, self._clock = threading.Lock(), clock
 
+    def handed_in(self, taken: Sequence[str], refused: Sequence[str]) -> None:
+        """Count requests by their models. (Figures of submissions are whoever's who takes them in; the lock is not taken.)"""
+        for model, count in Counter(taken).items():
+            self.of[model].submitted += count
+        for model in refused:
+            self.of[model].refused += 1
+
     def launched(self, requests: Sequence[Waiting]) -> None:
         """Count a launch."""
         with self.lock:
@@ -41,22 +49,21 @@ class Counts:
 
     def answered(self, requests: Sequence[Waiting], outputs: Sequence[Any], count: int) -> list[Any]:
         """Count the outputs, or errors, of a launch of so many requests; what each request is to be given."""
-        now, given = self._clock(), list[Any]()
+        now, given, of = self._clock(), [*outputs], self.of
         with self.lock:
-            for request, output in zip(requests, outputs, strict=True):
-                statistics = self.of[request.model]
+            for place, (request, output) in enumerate(zip(requests, outputs, strict=True)):
+                statistics = of[request.model]
                 if count > 1:
                     statistics.joined += 1
                 if isinstance(output, Exception):
                     statistics.failed += 1
                     statistics.expired += isinstance(output, DeadlineError)
-                    output = _own(output)
+                    given[place] = _own(output)
                 else:
                     statistics.answered += 1
                     if request.strict and now > request.deadline:
                         statistics.missed += 1
                     statistics.latencies.append(now - request.arrived)
-                given.append(output)
         return given
 
 

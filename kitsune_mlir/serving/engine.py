@@ -16,7 +16,7 @@ from typing import Any
 
 from kitsune_mlir.errors import ArgumentError, BusyError, ConflictError
 from kitsune_mlir.runtime.program import Program
-from kitsune_mlir.serving.backlog import Backlog, Lengths, busy, of_each
+from kitsune_mlir.serving.backlog import Backlog, Lengths, busy, of_each, refusals
 from kitsune_mlir.serving.counts import Counts, too_late
 from kitsune_mlir.serving.family import Family
 from kitsune_mlir.serving.groups import Done, Group, Member, begun, give
@@ -152,39 +152,35 @@ class Engine:
             ArgumentError: there is no such model, or a deadline is no number above 0, or not one a call; nothing is handed in.
             BusyError: the engine is closed.
         """
-        for model, _ in calls:
-            if model not in self._families:
-                raise self._unknown(model)
+        try:
+            families = [self._families[model] for model, _ in calls]
+        except KeyError as error:
+            raise self._unknown(error.args[0]) from None
         strict, dues = deadline is not None, None
         if isinstance(deadline, Sequence):
             dues, deadline = of_each(deadline, len(calls)), max(deadline, default=UNHURRIED)
         due = UNHURRIED if deadline is None else deadline
         length, now = self._length_of(due), self._clock()
-        group, taken, refused, whole = Group(done, self._drop), list[Member](), list[int](), 0.0
+        group, ends = Group(done, self._drop), [now + one for one in dues] if dues else [now + due] * len(calls)
         with self._lock:
             if self._closed:
                 raise BusyError("the engine is closed")
             waiting = self._waiting
-            free = self.capacity - waiting
             room = self._backlog.room(now, due, length) if strict else _FOREVER
-            for place, (model, args) in enumerate(calls):
-                family, statistics = self._families[model], self._statistics[model]
-                if free <= 0 or (room < family.spare(due) and self.capacity - free >= family.least_waiting):
-                    statistics.refused += 1
-                    refused.append(place)
-                    continue
-                pace, free = family.pace, free - 1
-                room, whole = room - pace, whole + pace
-                statistics.submitted += 1
-                end = now + (dues[place] if dues else due)
-                taken.append(Member(end, model, args, strict, now, next(numbers), place, group, length, pace))
-            self._backlog.enter(length, whole)
+            refused = refusals(families, waiting, self.capacity, room, due)
+            taken = [
+                Member(end, model, args, strict, now, next(numbers), place, group, length, family.pace)
+                for place, ((model, args), family, end) in enumerate(zip(calls, families, ends, strict=True))
+                if not refused or place not in refused
+            ]
+            self._counts.handed_in([one.model for one in taken], [calls[place][0] for place in refused])
+            self._backlog.enter(length, sum([request.seconds for request in taken]))
             self._waiting += len(taken)
             self._arrived += taken
             if self._asleep and taken:
                 self._wake()
         if refused:
-            group.tell(refused, [busy(waiting + len(taken), self.capacity)] * len(refused))
+            group.tell([*refused], [busy(waiting + len(taken), self.capacity)] * len(refused))
         return group
 
     def _unknown(self, model: str) -> ArgumentError:
@@ -384,14 +380,15 @@ class Engine:
         outputs = family.outputs(requests)
         seconds = self._clock() - begin
         self._counts.launched(requests)
-        if again := [n for n, output in enumerate(outputs) if isinstance(output, ConflictError)] if len(requests) > 1 else ():
-            kept = [n for n in range(len(requests)) if n not in set(again)]
+        wrong = [n for n, output in enumerate(outputs) if isinstance(output, Exception)]
+        if again := {n for n in wrong if isinstance(outputs[n], ConflictError)} if len(requests) > 1 else set[int]():
+            kept = [n for n in range(len(requests)) if n not in again]
             self._answer([requests[n] for n in kept], [outputs[n] for n in kept], len(requests))
             for n in again:
                 self._answer([requests[n]], family.outputs([requests[n]]), len(requests))
         else:
             self._answer(requests, outputs, len(requests))
-        if not any(isinstance(output, Exception) for output in outputs):
+        if not wrong:
             with self._queues:
                 family.observe(len(requests), seconds, self._clock() - turned)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, KitsuneError
+from kitsune_mlir.runtime.direct import pieces_of
 from kitsune_mlir.runtime.program import Program
 from test.numerics.compare import exact, problem
 
@@ -178,3 +179,32 @@ def test_a_stored_program_takes_batches(tmp_path, models: list[Tower], program: 
     inputs = [torch.randn(3, 37) for _ in range(3)]
     outputs = loaded.batch(3)([(x,) for x in inputs])
     assert all(problem(y, exact(models[0], (x,))) is None for x, y in zip(inputs, outputs, strict=True))
+
+
+class Several(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(7, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y = self.layer(x)
+        return y, y > 0, y.sum().double(), y.T.contiguous().half()
+
+
+def test_results_of_several_calls_in_one_piece_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: they are what results are elsewhere, but for the memory that they share."""
+    model = Several().eval()
+    program = compiled(model, (torch.randn(5, 7),))
+    call = program.direct
+    assert call is not None and call._pieces is None  # allocating is cheap on the host
+    monkeypatch.setattr(call, "_pieces", pieces_of(call._results))
+    together, inputs = program.batch(64), [torch.randn(5, 7) for _ in range(9)]
+    outputs = together([(x,) for x in inputs])
+    for x, output in zip(inputs, outputs, strict=True):
+        for found, wanted in zip(output, model(x), strict=True):
+            assert not problem(found, wanted.detach(), limit=1e-3)  # half the digits of the f16 one
+            assert found.stride() == wanted.stride() and not found._is_view() and found.data_ptr() % 16 == 0
+    assert len({output[0].untyped_storage().data_ptr() for output in outputs}) == 1
+    outputs[0][0].fill_(7)
+    assert outputs[1][0]._version == 0 and not (outputs[1][0] == 7).all()
+    assert pieces_of([((1 << 20,), (1,), torch.float32)]) is None  # that would keep too much
