@@ -8,7 +8,7 @@ from typing import Any
 from kitsune_mlir.runtime.bound import stream_of
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.cost import CostModel
-from kitsune_mlir.serving.requests import Queue, Request, Waiting
+from kitsune_mlir.serving.requests import Queue, Waiting
 
 __all__ = ["Family"]
 
@@ -35,18 +35,18 @@ class Family(Queue):
 
     def outputs(self, requests: Sequence[Waiting]) -> list[Any]:
         """Run a launch; the output or the error of each. An error that is nobody's own is that of who has it when run alone."""
+        if len(requests) == 1:
+            return [self.output(requests[0])]
         programs = [self.programs[request.model] for request in requests]
         args, kwargs = [request.args for request in requests], [request.kwargs for request in requests]
         try:
             outputs = self.batch(args, programs, kwargs, return_exceptions=True)
             self.finish()
             return outputs
-        except Exception as error:
-            if len(requests) == 1:
-                return [error]
-            return [output for request in requests for output in self.outputs([request])]
+        except Exception:
+            return [self.output(request) for request in requests]
 
-    def output(self, request: Request) -> Any:
+    def output(self, request: Waiting) -> Any:
         """The output, or the error, of a request that is run by itself, as a call of its program."""
         try:
             output = self.programs[request.model](*request.args, **request.kwargs)

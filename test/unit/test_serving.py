@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, BusyError, DeadlineError, KitsuneError
+from kitsune_mlir.runtime.batch import Batch
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.cost import CostModel
 from kitsune_mlir.serving.family import Family
@@ -165,15 +166,21 @@ def test_errors_are_their_own_requests(programs, lookup):
 def test_an_engine_survives_what_breaks_a_launch(programs, monkeypatch):
     with kitsune_mlir.serve(programs, measure=False) as engine:
         gate = blocked(engine)
-        batch = engine._families["tower0"].batch
-        real = type(batch).__call__
+        bad = engine.models["tower3"]
+        batch, one = Batch.__call__, Program.__call__
 
-        def broken(self: Any, requests: Any, programs: Any, *rest: Any, **options: Any) -> Any:
-            if any(program is engine.models["tower3"] for program in programs):
+        def broken(self: Batch, requests: Any, programs: Any, *rest: Any, **options: Any) -> Any:
+            if bad in programs:
                 raise RuntimeError("no memory")
-            return real(self, requests, programs, *rest, **options)
+            return batch(self, requests, programs, *rest, **options)
 
-        monkeypatch.setattr(type(batch), "__call__", broken)
+        def alone(self: Program, *args: Any, **kwargs: Any) -> Any:
+            if self is bad:
+                raise RuntimeError("no memory")
+            return one(self, *args, **kwargs)
+
+        monkeypatch.setattr(Batch, "__call__", broken)
+        monkeypatch.setattr(Program, "__call__", alone)
         futures = {name: engine.submit(name, (torch.randn(2, 16),)) for name in programs}
         gate.set()
         with pytest.raises(RuntimeError, match="no memory"):
