@@ -93,8 +93,25 @@ def gradient_obstacle(gradient: Gradient) -> str | None:
     return None if place_of(gradient) is not None else "an operand is made after a result"
 
 
-def _gradients(op: ir.Operation, contractions: Sequence[ir.Operation]) -> Gradient | None:
-    """The gradients of which `op` is the sum of the scores' gradient; None if it is none."""
+def _weight_sums(contractions: Sequence[ir.Operation]) -> dict[int, list[ir.Operation]]:
+    """The contractions that sum weights of scores, not of their gradient, by the hash of the product that makes the scores."""
+    found: dict[int, list[ir.Operation]] = {}
+    for op in contractions:
+        try:
+            end = between(op)
+        except MatchFailure:
+            continue
+        if end.slope is None:
+            found.setdefault(hash(end.product), []).append(op)
+    return found
+
+
+def _gradients(op: ir.Operation, weight_sums: Mapping[int, Sequence[ir.Operation]]) -> Gradient | None:
+    """The gradients of which `op` is the sum of the scores' gradient; None if it is none.
+
+    Args:
+        weight_sums: see `_weight_sums`.
+    """
     try:
         end = between(op)
         if end.slope is None:
@@ -104,11 +121,9 @@ def _gradients(op: ir.Operation, contractions: Sequence[ir.Operation]) -> Gradie
         return None
     if not gradient.keys:
         return gradient
-    for other in contractions:
+    for other in weight_sums.get(hash(gradient.product), ()):
         try:
-            end = between(other)
-            if end.product == gradient.product and end.slope is None:
-                return read_attention_gradient([op, other])
+            return read_attention_gradient([op, other])
         except MatchFailure:
             continue
     return gradient
@@ -153,7 +168,8 @@ class FuseAttention(Pass):
                 _readable(op)
             contractions = [op for op in walk(module) if is_contraction(op)]
             sums = sums_of_products(walk(module))
-            wanted = {hash(found.product) for op in sums if (found := self._taken(op, contractions)) and found.made}
+            weight_sums = _weight_sums(contractions) if sums else {}
+            wanted = {hash(found.product) for op in sums if (found := self._taken(op, weight_sums)) and found.made}
             logarithms: dict[int, tuple[ir.Operation, ir.Value]] = {}
             for op in weighted_sums(walk(module)):
                 try:
@@ -169,26 +185,27 @@ class FuseAttention(Pass):
                 if left is not None:
                     logarithms[hash(attention.product)] = (attention.product, left)
                 number += 1
+            weight_sums = _weight_sums(contractions) if sums else {}  # the attentions are other ops now
             for op in sums:
-                number += self._write_gradients(op, contractions, logarithms, number)
+                number += self._write_gradients(op, weight_sums, logarithms, number)
             changed = sum_vector_products(module)
         if number or changed:
             run_upstream(module, "canonicalize,cse")
 
-    def _taken(self, op: ir.Operation, contractions: Sequence[ir.Operation]) -> Gradient | None:
+    def _taken(self, op: ir.Operation, weight_sums: Mapping[int, Sequence[ir.Operation]]) -> Gradient | None:
         """The gradients of a sum that the engine does."""
-        found = _gradients(op, contractions)
+        found = _gradients(op, weight_sums)
         return found if found is not None and gradient_obstacle(found) is None else None
 
     def _write_gradients(
         self,
         op: ir.Operation,
-        contractions: Sequence[ir.Operation],
+        weight_sums: Mapping[int, Sequence[ir.Operation]],
         logarithms: Mapping[int, tuple[ir.Operation, ir.Value]],
         number: int,
     ) -> int:
         """Write the gradients of a sum; how many stages they are, 0 or 1."""
-        gradient = _gradients(op, contractions)
+        gradient = _gradients(op, weight_sums)
         if gradient is None:
             return 0
         reason = None

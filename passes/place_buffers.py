@@ -68,22 +68,38 @@ def last_tenants(mine: Interval, intervals: list[Interval]) -> list[Interval]:
     return found
 
 
-def _readers_of_old(n: int, stages: list[ir.Operation]) -> set[int]:
-    """The stages that read what stage n, or a scatter-add that it does, writes over: an argument, or what was written there."""
-    stage, found = stages[n], set()
-    done = [s for s in stages if s == stage or (INTO in s.attributes and s.attributes[INTO] == stage.attributes["sym_name"])]
-    arguments = {number for s in done for number in overwritten(s) if number >= 0}
-    for m, earlier in enumerate(stages[:n] if arguments else ()):
-        for value in inputs_of(earlier):
-            source, _ = trace_views(value)
-            maker, result = producer_of(source)
-            if maker is None:
-                number = ir.BlockArgument(source).arg_number
-            else:
-                number = overwritten(maker)[result]
-            if number in arguments:
-                found.add(m)
-    return found
+class _Old:
+    """Who reads what stages of a pipeline write over: arguments, or what was written there.
+
+    Args:
+        stages: all of them, in order.
+    """
+
+    def __init__(self, stages: list[ir.Operation]):
+        self._own = [{number for number in overwritten(stage) if number >= 0} for stage in stages]
+        self._names = [ir.StringAttr(stage.attributes["sym_name"]).value for stage in stages]
+        self._joined: dict[str, set[int]] = {}  # what the scatter-adds write over that a stage does
+        self._readers: dict[int, list[int]] = {}
+        for own, stage in zip(self._own, stages, strict=True):
+            if INTO in stage.attributes:
+                self._joined.setdefault(ir.StringAttr(stage.attributes[INTO]).value, set()).update(own)
+        written = set().union(*self._own)
+        for n, stage in enumerate(stages if written else ()):
+            for number in dict.fromkeys(map(_argument_of, inputs_of(stage))):
+                if number in written:
+                    self._readers.setdefault(number, []).append(n)
+
+    def readers(self, n: int) -> set[int]:
+        """The stages that read what stage n, or a scatter-add that it does, writes over."""
+        arguments = self._own[n] | self._joined.get(self._names[n], set())
+        return {m for number in arguments for m in self._readers.get(number, ()) if m < n}
+
+
+def _argument_of(value: ir.Value) -> int:
+    """The argument of the function in whose memory a tensor lies, or -1."""
+    source, _ = trace_views(value)
+    maker, result = producer_of(source)
+    return ir.BlockArgument(source).arg_number if maker is None else overwritten(maker)[result]
 
 
 @dataclass(frozen=True)
@@ -158,12 +174,13 @@ class PlaceBuffers(Pass):
             )
         pipeline.attributes["arena"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), total)
         offsets = {(i.stage, i.result): i.offset for i in intervals}
+        old = _Old(stages)
         for n, stage in enumerate(stages):
             count = max(1, len(results_of(stage)))
             place = buffer_attr("queue", depths[n]) if n in rings else buffer_attr("global")
             stage.attributes["buffers"] = ir.ArrayAttr.get([place] * count)
             stage.attributes["offsets"] = ir.DenseI64ArrayAttr.get([offsets.get((n, r), -1) for r in range(count)])
-            after = sorted({*self._after(n, stages, intervals, readers), *_readers_of_old(n, stages)})
+            after = sorted({*self._after(n, stages, intervals, readers), *old.readers(n)})
             stage.attributes["after"] = ir.ArrayAttr.get([ir.StringAttr(stages[a].attributes["sym_name"]) for a in after])
 
     def _depth(self, stage: ir.Operation) -> int:
