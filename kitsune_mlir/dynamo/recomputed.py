@@ -16,6 +16,7 @@ from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 import kitsune_mlir.frontend.attention_dropout  # noqa: F401 (defines the operator)
+from kitsune_mlir.dynamo.kept_bases import keep_bases
 from kitsune_mlir.dynamo.torch_api import min_cut_rematerialization_partition
 
 __all__ = ["partitioned", "recompute_scores"]
@@ -32,7 +33,9 @@ LEAST = 1 << 20
 def partitioned(joint: fx.GraphModule, inputs: Sequence[Any], **given: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Forward and backward of a joint graph, as AOTAutograd's `partition_fn` gives them."""
     recompute_scores(joint.graph)
-    return min_cut_rematerialization_partition(joint, inputs, **given)
+    forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)
+    keep_bases(forward, backward, given["num_fwd_outputs"])
+    return forward, backward
 
 
 def recompute_scores(graph: fx.Graph) -> int:

@@ -127,3 +127,26 @@ def test_random_numbers_are_those_of_eager_at_each_size(tmp_path):
         torch.testing.assert_close(*grads)
     with pytest.raises(PackageError, match="random numbers of sizes that change"):
         program.save(tmp_path / "noisy.kit")
+
+
+class Tokens(nn.Module):
+    """Each token of each sample for itself; gradients of weights are sums over both."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x)))
+
+
+def test_samples_and_tokens_change_at_once():
+    model, beside = Tokens(), Tokens()
+    beside.load_state_dict(model.state_dict())
+    sizes = {"x": {0: Dim("samples", max=16), 1: Dim("tokens", max=64)}}
+    program = kitsune_mlir.compile(model, (R(2, 7, 4, requires_grad=True),), gradients=True, dynamic=sizes)
+    words = [words for words, _ in program.compiled.programs()]
+    for samples, tokens in ((3, 7), (16, 64), (1, 2), (5, 33)):
+        trained(program, beside, R(samples, tokens, 4, requires_grad=True))
+    same_weights(dict(model.state_dict(keep_vars=True)), beside)
+    assert not program.compiled.why and [words for words, _ in program.compiled.programs()] == words
