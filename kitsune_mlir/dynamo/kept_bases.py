@@ -1,7 +1,7 @@
 """What a forward keeps for its backward: tensors rather than views of them that have two sizes that change in one dimension.
 
-A backward graph that is given the rows of all tokens of all samples, `batch * tokens` of them, cannot tell which are a sample's:
-a program for more tokens would have others there. Of the tensor that they are a view of it can.
+A backward graph that is given the rows of all tokens of all samples, `batch * tokens` of them, cannot tell which are those of
+one sample: a program for more tokens would have others there. Of the tensor that they are a view of it can.
 """
 
 from __future__ import annotations

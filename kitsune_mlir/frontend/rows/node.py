@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from kitsune_mlir.frontend.rows.axes import Axis, Unclear, expression, sizes_of
 from kitsune_mlir.frontend.source import origin_of_node, target_name
 
-__all__ = ["Axes", "Crossing", "Node", "broadcast"]
+__all__ = ["WITHIN_SAMPLES", "Axes", "Crossing", "Node", "broadcast"]
 
 Axes = tuple[Axis, ...]
 
@@ -44,6 +44,10 @@ class Crossing:
     def __str__(self) -> str:
         where = f"{self.location}: " if self.location else ""
         return f"{where}{self.operator}: {self.what}"
+
+
+WITHIN_SAMPLES = "it mixes elements along dimensions within a sample, as height and width of an image are"
+"""What convolutions and pooling do: of such sizes a program for larger ones would have other values at borders."""
 
 
 class Node:

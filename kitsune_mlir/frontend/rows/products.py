@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from kitsune_mlir.frontend.rows.axes import Unclear, axis_of, names_in
-from kitsune_mlir.frontend.rows.node import Axes, Node, broadcast
+from kitsune_mlir.frontend.rows.node import WITHIN_SAMPLES, Axes, Node, broadcast
 
 __all__ = ["PRODUCTS"]
 
@@ -35,14 +35,14 @@ def _convolution(at: Node) -> Axes:
     inner, other, free = x[1], weight[0 if at["transposed"] else 1], weight[1 if at["transposed"] else 0]
     groups = 1 if at["transposed"] else int(at["groups"])
     if free.symbols or any(axis.symbols for axis in bias):
-        raise Unclear("what it does to rows in other dimensions than the first is not known")
+        raise Unclear("its channels are counted by sizes that change")
     if inner.symbols | other.symbols:
         if inner.factors != ((groups,) if groups > 1 else ()) + other.factors or x[0].symbols & inner.symbols:
             raise Unclear(f"it sums over dimensions of {inner} and of {other}")
         at.crosses(inner.symbols, "it sums products over rows", "counts")
     sizes = at.results[2:]
     places = names_in([*sizes, *(size for axis in (*x[2:], *weight[2:]) for size in axis.factors)])
-    at.crosses(places, "what it does to rows in other dimensions than the first is not known", "never")
+    at.crosses(places, WITHIN_SAMPLES, "never")
     return (x[0], axis_of(at.results[1]), *map(axis_of, sizes))
 
 

@@ -10,7 +10,7 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from kitsune_mlir.frontend.rows.axes import Axis, Unclear, axis_of, names_in
-from kitsune_mlir.frontend.rows.node import Axes, Node, broadcast
+from kitsune_mlir.frontend.rows.node import WITHIN_SAMPLES, Axes, Node, broadcast
 from kitsune_mlir.frontend.source import target_name
 
 __all__ = ["REDUCTIONS", "plain_rule"]
@@ -203,7 +203,6 @@ def _samples(at: Node) -> Any:
     others = [axes for v in at.node.all_input_nodes if v not in sampled for axes in _each(at.axes(v))]
     inner = names_in(size for axes in (*(axes[1:] for axes in first), *others) for axis in axes for size in axis.factors)
     sizes = at.results if isinstance(at.results, list) else [at.results]
-    if inner | names_in(size for one in sizes for size in one[1:]):
-        raise Unclear("what it does to rows in other dimensions than the first is not known")
+    at.crosses(inner | names_in(size for one in sizes for size in one[1:]), WITHIN_SAMPLES, "never")
     found = [(*rows, *map(axis_of, one[1:])) if names_in(one) else tuple(map(axis_of, one)) for one in sizes]
     return found if isinstance(at.results, list) else found[0]
