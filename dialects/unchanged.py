@@ -11,14 +11,14 @@ their bodies, which no scheduling pass changes, and last from one such pass to t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 from torch_mlir import ir
 
-__all__ = ["constant", "lasting", "remembered", "stages_unchanged", "unchanged"]
+__all__ = ["constant", "found_once", "lasting", "remembered", "stages_unchanged", "unchanged"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -95,3 +95,16 @@ def constant(function: Callable[P, T]) -> Callable[P, T]:
         return known[key]
 
     return asked
+
+
+def found_once(key: tuple[Hashable, ...], find: Callable[[], T]) -> T:
+    """What `find` gives, which is the same for all that have this key, and which nobody changes: found once in `lasting`.
+
+    Neither may hold operations or values. An error is not kept.
+    """
+    known = _constants.get()
+    if known is None:
+        return find()
+    if key not in known:
+        known[key] = find()
+    return known[key]

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
 
-from torch_mlir import ir
-
-from kitsune_mlir.codegen.gpu.interface.operands import ALIGNMENT
+from kitsune_mlir.codegen.gpu.interface.task_key import IGNORED, tasks_key
 from kitsune_mlir.dialects.attribute_table import ATTENTION, OPERAND_SUM, PAIRS, WRITTEN
-from kitsune_mlir.dialects.structure import structure
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.dialects.verify import walk
@@ -26,8 +23,6 @@ LEAST_SAVED = 16
 That takes 0.2 us a run of tasks on an H200: 0.6 % of eight layers of Llama-3-8B, but 6 % of eight that are an eighth as wide.
 """
 
-
-_IGNORED = {"sym_name", "launch"}
 _NUMBERS = {ATTENTION, OPERAND_SUM, PAIRS}
 """Attributes of operations that are part of one thing: which number it has among those of the program says nothing."""
 
@@ -54,23 +49,12 @@ def launch_key(program: ProgramView) -> tuple[Hashable, ...]:
         for place, op in enumerate(op for task in program.tasks for op in walk(task.op))
         for name in _NUMBERS & {*op.attributes}
     ]
-    body = _key(program, program.tasks, _IGNORED | _NUMBERS)
+    body = _key(program, program.tasks, IGNORED | _NUMBERS)
     return (*attributes, *slots, str(signals(program.tasks)), *overlaps, *marks, *body)
 
 
-def _key(program: ProgramView, tasks: Sequence[TaskView], ignored: Collection[str] = _IGNORED) -> tuple[str, ...]:
-    numbers: dict[ir.Value, int] = {}
-    lines = [line for task in tasks for line in structure(task.op, numbers, ignored)]
-    lines += [f"given: {[load.given for load in task.loads]}" for task in tasks]
-    places: dict[tuple[int, int], int] = {}
-    for value, number in numbers.items():
-        if value in program.buffers:
-            buffer = program.buffers[value]
-            place = places.setdefault(buffer.memory, len(places))
-            lines.append(f"{number}: {buffer.role}, memory {place}, {buffer.offset % ALIGNMENT} bytes behind {ALIGNMENT}")
-        elif value in program.constants:
-            lines.append(f"{number}: {program.constants[value].attributes['value']}")
-    return tuple(lines)
+def _key(program: ProgramView, tasks: Sequence[TaskView], ignored: Collection[str] = IGNORED) -> tuple[str, ...]:
+    return tasks_key(tasks, program.buffers, program.constants, ignored)
 
 
 def signals(tasks: Sequence[TaskView]) -> tuple[tuple[int, ...], ...]:

@@ -29,7 +29,7 @@ from kitsune_mlir.codegen.gpu.engines.simt.maps import MapSchedule, try_maps
 from kitsune_mlir.codegen.gpu.engines.simt.memory import Access
 from kitsune_mlir.codegen.gpu.engines.simt.schedule import RowSchedule
 from kitsune_mlir.codegen.gpu.engines.simt.staging import Staging
-from kitsune_mlir.codegen.gpu.engines.simt.transpose import crossed_loads
+from kitsune_mlir.codegen.gpu.engines.simt.transpose import CrossedLoad, crossed_loads
 from kitsune_mlir.codegen.gpu.engines.simt.updates import Update, read_update
 from kitsune_mlir.codegen.gpu.engines.simt.widths import best_width
 from kitsune_mlir.codegen.gpu.interface.split import Split
@@ -37,6 +37,7 @@ from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, loops_in, 
 from kitsune_mlir.dialects.joined import panels_of
 from kitsune_mlir.dialects.sizes import element_bytes
 from kitsune_mlir.dialects.tile_records import Store, TaskView
+from kitsune_mlir.dialects.unchanged import found_once
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError
 
@@ -44,6 +45,10 @@ __all__ = ["Choice", "choose"]
 
 Output = Store | Update
 """What a task leaves behind."""
+
+_Trial = tuple[tuple[Access, ...], tuple[tuple[int, int], ...]]
+"""What a trial emission loads and stores, and the numbers of loads that it reads along another dimension than their last, each
+with that."""
 
 THREADS = 256
 SHORT = 8
@@ -259,19 +264,29 @@ def map_schedules(
     for shape, group in shapes.items():
         panels = _panels(graph, group)
 
-        def attempt(width: int, crossed=(), group=group, panels=panels):
+        def attempt(width: int, crossed: tuple[CrossedLoad, ...] = (), group=group, panels=panels) -> _Trial:
             schedule = MapSchedule(tuple(group), width, 1, crossed, panels=panels)
-            return probe(graph.task, THREADS, lambda tile: try_maps(schedule, graph, tile))
+            loads = graph.task.loads
+            # Of tasks that are alike, `stores` are alike where there are as many.
+            key = ("maps", *graph.key, len(stores), *(stores.index(one) for one in group), "by", width, panels)
+            key = (*key, *((loads.index(one.load), one.across, one.start, one.row_bytes, one.inner) for one in crossed))
+
+            def emit() -> _Trial:
+                accesses, seen = probe(graph.task, THREADS, lambda tile: try_maps(schedule, graph, tile))
+                numbers = {load.tensor: number for number, load in enumerate(loads)}
+                return tuple(accesses), tuple((numbers[tensor], across) for tensor, across in seen.items())
+
+            return found_once(key, emit)
 
         # A second schedule of the task would use the same shared memory.
         points = math.prod(shape)
         alone = crossing and len(shapes) == 1 and points > 1 and not graph.scatters
-        _, seen = attempt(2, panels=1) if alone else (None, {})
-        crossed = tuple(crossed_loads(graph, seen, points))
+        _, seen = attempt(2, panels=1) if alone else ((), ())
+        crossed = tuple(crossed_loads([(graph.task.loads[number], across) for number, across in seen], points))
         panels = 1 if crossed else panels
         points //= panels
 
-        def trial(width: int, attempt=attempt, crossed=crossed, panels=panels) -> list[Access]:
+        def trial(width: int, attempt=attempt, crossed=crossed, panels=panels) -> Sequence[Access]:
             return attempt(width, crossed, panels=panels)[0]
 
         plain = [store for store in group if isinstance(store, Store)]

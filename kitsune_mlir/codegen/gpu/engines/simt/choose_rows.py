@@ -40,6 +40,7 @@ from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.sizes import element_bytes
 from kitsune_mlir.dialects.tile_records import Load, Store
+from kitsune_mlir.dialects.unchanged import found_once
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.errors import UnsupportedError
 
@@ -127,7 +128,8 @@ def choose_rows(
         schedule = RowSchedule(space, THREADS, width, 1, 1, 1, True)
         return probe(graph.task, THREADS, lambda tile: emit_rows(schedule, graph, tile, probe=True))
 
-    width, accesses = best_width(widths, trial, graph)
+    key = ("width of rows", *graph.key, *(graph.task.stores.index(store) for store in stores))
+    width, accesses = found_once(key, lambda: best_width(widths, trial, graph))
     read = max(1, sum(access.bytes for access in accesses if not access.writes))
     levels = len(levels_of(graph, space))
     if not space.row_major:

@@ -10,6 +10,7 @@ from collections.abc import Container, Mapping, Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.approx_math import jumps
+from kitsune_mlir.codegen.gpu.interface.task_key import task_key
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, loop_sizes
 from kitsune_mlir.dialects.tile_records import Load, TaskView
 from kitsune_mlir.dialects.verify import captures, walk
@@ -248,6 +249,11 @@ class Graph:
             return False
         made = unwidened(list(maker.operation.regions[0].blocks[0].operations)[-1].operands[0])
         return not isinstance(made.owner, ir.Block) and made.owner.operation in self.precision.lowered
+
+    @functools.cached_property
+    def key(self) -> tuple[str, ...]:
+        """Equal for graphs of tasks that are alike: their loads, stores and operations then have the same numbers."""
+        return task_key(self.task)
 
     @functools.cached_property
     def left_out(self) -> dict[ir.Operation, ir.Value]:

@@ -64,23 +64,23 @@ class CrossedLoad:
         return math.prod(self.shape[:-1]) * self.row_bytes
 
 
-def crossed_loads(graph: Graph, seen: dict[ir.Value, int], points: int) -> list[CrossedLoad]:
-    """Where the loads go that a trial has `seen` to be read along another dimension than their last.
+def crossed_loads(seen: Sequence[tuple[Load, int]], points: int) -> list[CrossedLoad]:
+    """Where loads go that are read along another dimension than their last.
 
     Args:
+        seen: by a trial: each load with that dimension.
         points: elements of the result.
     """
     found, start = [], 0
-    for tensor, across in seen.items():
-        load = graph.loads[tensor]
+    for window, across in seen:
         inner = 1
-        while inner < len(load.sizes) - across - 1 and load.sizes[-inner] == load.buffer.shape[-inner]:
+        while inner < len(window.sizes) - across - 1 and window.sizes[-inner] == window.buffer.shape[-inner]:
             inner += 1
-        run = math.prod(load.sizes[-inner:])
-        if min(load.sizes[across], run) < LEAST or math.prod(load.sizes) > MOST_UNREAD * points:
+        run = math.prod(window.sizes[-inner:])
+        if min(window.sizes[across], run) < LEAST or math.prod(window.sizes) > MOST_UNREAD * points:
             continue
-        chunks = -(-run * element_bytes(load.buffer.element) // CHUNK)
-        crossed = CrossedLoad(load, across, start, CHUNK << (chunks - 1).bit_length(), inner)
+        chunks = -(-run * element_bytes(window.buffer.element) // CHUNK)
+        crossed = CrossedLoad(window, across, start, CHUNK << (chunks - 1).bit_length(), inner)
         found.append(crossed)
         start += crossed.bytes
     return found

@@ -17,11 +17,11 @@ CLOSE = 0.9
 """A wider vector must bring the accesses below this share of the narrower one's."""
 
 
-def best_width(widths: Sequence[int], trial: Callable[[int], list[Access]], graph: Graph) -> tuple[int, list[Access]]:
+def best_width(widths: Sequence[int], trial: Callable[[int], Sequence[Access]], graph: Graph) -> tuple[int, Sequence[Access]]:
     """The width with the fewest memory instructions a point, and its accesses; `trial` emits a vector of some width."""
     windows = (*graph.task.loads, *graph.task.stores)
     narrowest = min(element_bytes(window.buffer.element) for window in windows)
-    best: tuple[int, list[Access]] | None = None
+    best: tuple[int, Sequence[Access]] | None = None
     cost = 0.0
     for width in widths:
         if width > 1 and (width * narrowest > 16 or width > 8 and narrowest > 1):
