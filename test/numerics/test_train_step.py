@@ -320,6 +320,16 @@ def test_parts() -> None:
         full(R(5, 4), R(5, 3))
 
 
+def test_a_ctc_loss_runs_in_parts() -> None:
+    """PyTorch's operator has a table as wide as the longest target, which a tensor of lengths says; it stays PyTorch's."""
+    model = nn.Sequential(nn.Linear(4, 7), nn.LogSoftmax(-1))
+    three = Three(model, F.ctc_loss, lambda p: optim.SGD(p, 0.1))
+    targets = torch.randint(1, 7, (3, 5)), torch.tensor([20, 20, 17]), torch.tensor([5, 4, 3])
+    with pytest.warns(UserWarning, match="runs in parts: .*ctc_loss"):
+        assert not three(R(20, 3, 4), *targets)
+    assert not three(R(20, 3, 4), *targets)
+
+
 def test_long_sequences_run_in_parts() -> None:
     model = nn.LSTM(3, 4)
     step = kitsune_mlir.train_step(model, lambda out, y: F.mse_loss(out[0], y), optim.SGD(model.parameters(), 0.1))
