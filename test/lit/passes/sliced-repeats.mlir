@@ -54,3 +54,43 @@ func.func @two(%i: tensor<100xi64>) -> tensor<100x2xi64> {
   %s = tensor.extract_slice %r[0, 0] [100, 2] [1, 1] : tensor<100x64xi64> to tensor<100x2xi64>
   return %s : tensor<100x2xi64>
 }
+
+// -----
+
+// What is repeated over heads and columns: a slice of a slice, and dimensions of extent 1 that were added before it.
+// CHECK-LABEL: func.func @heads
+// CHECK-NOT: linalg.generic
+// CHECK: %[[S:.*]] = tensor.extract_slice %arg0[3] [50] [2]
+// CHECK: %[[E:.*]] = tensor.expand_shape %[[S]] {{\[}}[0, 1]] output_shape [50, 1]
+// CHECK: return %[[E]]
+#a = affine_map<(m, h, n) -> (m)>
+#b = affine_map<(m, h, n) -> (m, h, n)>
+func.func @heads(%i: tensor<110xi64>) -> tensor<50x1xi64> {
+  %e = tensor.empty() : tensor<110x4x16xi64>
+  %r = linalg.generic {indexing_maps = [#a, #b], iterator_types = ["parallel", "parallel", "parallel"]} ins(%i : tensor<110xi64>) outs(%e : tensor<110x4x16xi64>) {
+  ^bb0(%x: i64, %o: i64):
+    linalg.yield %x : i64
+  } -> tensor<110x4x16xi64>
+  %u = tensor.expand_shape %r [[0, 1], [2], [3]] output_shape [110, 1, 4, 16] : tensor<110x4x16xi64> into tensor<110x1x4x16xi64>
+  %f = tensor.extract_slice %u[1, 0, 0, 5] [107, 1, 4, 1] [1, 1, 1, 1] : tensor<110x1x4x16xi64> to tensor<107x1x4xi64>
+  %s = tensor.extract_slice %f[2, 0, 3] [50, 1, 1] [2, 1, 1] : tensor<107x1x4xi64> to tensor<50x1xi64>
+  return %s : tensor<50x1xi64>
+}
+
+// -----
+
+// All heads of one column are still repeated.
+// CHECK-LABEL: func.func @every_head
+// CHECK: linalg.generic
+// CHECK: tensor.extract_slice
+#a = affine_map<(m, h, n) -> (m)>
+#b = affine_map<(m, h, n) -> (m, h, n)>
+func.func @every_head(%i: tensor<110xi64>) -> tensor<110x4xi64> {
+  %e = tensor.empty() : tensor<110x4x16xi64>
+  %r = linalg.generic {indexing_maps = [#a, #b], iterator_types = ["parallel", "parallel", "parallel"]} ins(%i : tensor<110xi64>) outs(%e : tensor<110x4x16xi64>) {
+  ^bb0(%x: i64, %o: i64):
+    linalg.yield %x : i64
+  } -> tensor<110x4x16xi64>
+  %s = tensor.extract_slice %r[0, 0, 5] [110, 4, 1] [1, 1, 1] : tensor<110x4x16xi64> to tensor<110x4xi64>
+  return %s : tensor<110x4xi64>
+}
