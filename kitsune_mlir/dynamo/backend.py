@@ -181,6 +181,7 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
     from kitsune_mlir.dynamo.partition import is_outside
     from kitsune_mlir.dynamo.parts import NoPart, compile_part
     from kitsune_mlir.dynamo.recorded import Recorded, unrecordable, written_in
+    from kitsune_mlir.dynamo.repeated import written_out
     from kitsune_mlir.dynamo.report import GraphReport, logger
     from kitsune_mlir.dynamo.shapes import Specialized, is_symbolic
     from kitsune_mlir.dynamo.torch_api import boxed, compiling, saving
@@ -195,6 +196,7 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
     from kitsune_mlir.settings import choose_target
 
     def compile(gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+        written_out(gm)
         if kind != "backward":
             facts.written = written_inputs(asked.inputs)
         facts.outside |= any(node.op == "call_function" and is_outside(node) for node in gm.graph.nodes)

@@ -30,6 +30,7 @@ __all__ = [
     "compiled_of",
     "compiling",
     "fake_inputs",
+    "functional",
     "graph_bytes",
     "graph_of",
     "incompatible_with_cuda_graphs",
@@ -155,6 +156,22 @@ def tracing_context(graph: fx.GraphModule) -> Iterator[None]:
     fake = next((node.meta["val"].fake_mode for node in graph.graph.find_nodes(op="placeholder")), None)
     with tracing_lock, torch._guards.tracing(torch._guards.TracingContext(fake)):
         yield
+
+
+def functional(graph: fx.GraphModule, table: dict[Any, Callable[..., Any]]) -> fx.GraphModule:
+    """What AOTAutograd makes of a graph that `traced_whole` gave: it changes nothing in place but for inputs, at its end.
+
+    Operators of the table are decomposed. Only within the graph's `tracing_context`.
+    """
+    made: list[fx.GraphModule] = []
+
+    def keep(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        made.append(gm)
+        return make_boxed_func(gm.forward)
+
+    backend = aot_autograd(fw_compiler=keep, inference_compiler=keep, decompositions=table, keep_inference_input_mutations=True)
+    backend(graph, fake_inputs(graph))
+    return made[0]
 
 
 @contextmanager

@@ -17,11 +17,12 @@ from kitsune_mlir.dynamo.torch_api import fake_inputs, tracing_context
 from kitsune_mlir.errors import UnsupportedError
 from kitsune_mlir.options import Options
 from kitsune_mlir.training.checks import Answered
+from kitsune_mlir.training.graphs import has_nan
 from kitsune_mlir.training.numbers import Numbers, value_of
 from kitsune_mlir.training.optimizers import initialized, number_slots
 from kitsune_mlir.training.places import Places
 from kitsune_mlir.training.scaling import prepared
-from kitsune_mlir.training.traced import Asked, has_nan, traced
+from kitsune_mlir.training.traced import Asked, traced
 
 __all__ = ["CompiledStep"]
 
@@ -71,7 +72,7 @@ class CompiledStep:
                 raise UnsupportedError(
                     "train_step", "it asks whether a tensor is true, and the optimizer makes its state in it"
                 )
-        self._asks, self.answers = made.asks, 0
+        self._asks, self.answers, self._repeated = made.asks, 0, made.repeated
         self._numbers = _Slots(made.numbers, slots)
         self._reads = [(read, read.answer(asked.optimizer.param_groups)) for read in made.numbers.reads]
         graded = {id(self._parameters[n]) for n in made.graded}

@@ -109,6 +109,17 @@ class Numbers:
         self.reads: set[Read] = set()
         self.taken: dict[tuple[int, Expression], int] = {}
 
+    def slots(self, group: int) -> Sequence[Tensor]:
+        """Of a group."""
+        return self._slots[group]
+
+    def of_group(self, group: int, groups: Sequence[Mapping[str, Any]], slots: Sequence[Tensor]) -> Numbers:
+        """Those of one group, for a trace of its own, by tensors that stand for this one's slots there; what is noted is noted
+        here."""
+        own = Numbers(groups, [slots if n == group else () for n in range(len(groups))])
+        own.reads, own.taken = self.reads, self.taken
+        return own
+
     def put(self, groups: Sequence[dict[str, Any]]) -> None:
         """Put what stands for numbers into the groups of an optimizer, which are changed."""
         for n, group in enumerate(groups):

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves
+from torch.utils._pytree import TreeSpec, tree_flatten
 
 from kitsune_mlir.dynamo.above_autograd import composites_replaced
+from kitsune_mlir.dynamo.repeated import RepeatedGraph
 from kitsune_mlir.dynamo.torch_api import traced_whole, tracing_lock
 from kitsune_mlir.errors import UnsupportedError
 from kitsune_mlir.frontend.gradients.whole import kept_whole
 from kitsune_mlir.training.checks import any_of, kept_where, noted
 from kitsune_mlir.training.cumulative_statistics import cumulative_statistics
+from kitsune_mlir.training.graphs import only_used
 from kitsune_mlir.training.numbers import Numbers
 from kitsune_mlir.training.optimizers import check_constants, constants_of, tensor_numbers, updated
 from kitsune_mlir.training.places import Places, exchanged
+from kitsune_mlir.training.repeated_updates import update_each
 from kitsune_mlir.training.scaling import next_scale, skipping, unscaled
 from kitsune_mlir.training.tensor_factors import TensorFactors
 
-__all__ = ["Asked", "Traced", "has_nan", "traced"]
+__all__ = ["Asked", "Traced", "traced"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Traced:
         state: of the optimizer, tensors that were not there: the number of a parameter, and the key.
         numbers: of the optimizer, those that the graph reads from slots, and those that it is made for.
         asks: whether Python asked a tensor whether it is true.
+        repeated: graphs that some nodes stand for, which are to be held as long as the graph is.
     """
 
     graph: fx.GraphModule
@@ -84,6 +87,7 @@ class Traced:
     state: Sequence[tuple[int, Any]]
     numbers: Numbers
     asks: bool
+    repeated: Sequence[RepeatedGraph]
 
 
 def traced(
@@ -112,7 +116,7 @@ def traced(
     batch_tensors = [value for value in batch if isinstance(value, Tensor)]
     if any(value is tensor for value in batch_tensors for tensor in held):
         raise UnsupportedError("train_step", "no tensor of a batch is the model's or the optimizer's own")
-    found: dict[str, Any] = {"numbers": Numbers(asked.optimizer.param_groups, slots)}
+    found: dict[str, Any] = {"numbers": Numbers(asked.optimizer.param_groups, slots), "repeated": ()}
 
     def step(*flat: Tensor) -> list[Tensor]:
         left = iter(flat)
@@ -136,7 +140,7 @@ def traced(
             gradients = [leaf.grad for leaf in leaves]
             if asked.update:
                 found["numbers"] = Numbers(asked.optimizer.param_groups, own_slots)
-                _update(asked, found["numbers"])
+                found["repeated"] = _update(asked, found["numbers"], asks)
             number = {id(leaf): n for n, leaf in enumerate(leaves)}
             state = {
                 (number[id(p)], key): value
@@ -166,7 +170,7 @@ def traced(
     flat = [*held, *(g for g in grads if g is not None), *(t for some in slots for t in some), *batch_tensors]
     with tracing_lock, composites_replaced(True, asked.attention_dropout), kept_whole(), cumulative_statistics():
         graph = traced_whole(step, flat)
-    return Traced(graph, _only_used(graph), **found)
+    return Traced(graph, only_used(graph), **found)
 
 
 def _versionless(asked: Asked) -> list[Tensor]:
@@ -187,8 +191,8 @@ def _with_gradients(asked: Asked, batch: Sequence[Any]) -> Any:
     return made
 
 
-def _update(asked: Asked, numbers: Numbers) -> None:
-    """What is done with gradients."""
+def _update(asked: Asked, numbers: Numbers, asks: list[Tensor]) -> Sequence[RepeatedGraph]:
+    """What is done with gradients; graphs that nodes of the trace stand for."""
     optimizer, scaler = asked.optimizer, asked.scaler
     graded = {id(p): p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
     infinite = None if scaler is None else unscaled(scaler, list(graded.values()))
@@ -196,29 +200,11 @@ def _update(asked: Asked, numbers: Numbers) -> None:
         asked.before_update()
     constants = constants_of(optimizer)
     with skipping(infinite, optimizer):
-        with tensor_numbers(optimizer, numbers), TensorFactors():
-            updated(optimizer)
-        check_constants(constants, constants_of(optimizer))
+        repeated = update_each(optimizer, numbers, asks)
+        if repeated is None:
+            with tensor_numbers(optimizer, numbers), TensorFactors():
+                updated(optimizer)
+            check_constants(constants, constants_of(optimizer))
     if scaler is not None and infinite is not None:
         next_scale(scaler, infinite)
-
-
-def has_nan(gm: fx.GraphModule) -> bool:
-    """Whether an argument of an operator is a number that is none (`Number` is one for code which does not ask it)."""
-    found = [value for node in gm.graph.nodes for value in tree_leaves((node.args, node.kwargs))]
-    return any(isinstance(value, float) and math.isnan(value) for value in found)
-
-
-def _only_used(gm: fx.GraphModule) -> list[int]:
-    """Take inputs out of a graph that it does not read; the numbers of the others."""
-    for node in reversed(gm.graph.nodes):
-        if node.op == "call_function" and getattr(node.target, "namespace", "") == "profiler":
-            gm.graph.erase_node(node)
-    used = []
-    for number, node in enumerate(gm.graph.find_nodes(op="placeholder")):
-        if node.users:
-            used.append(number)
-        else:
-            gm.graph.erase_node(node)
-    gm.recompile()
-    return used
+    return repeated or ()
