@@ -14,8 +14,10 @@ from typing import Any
 from torch_mlir import ir
 from torch_mlir.dialects.builtin import ModuleOp
 
+from kitsune_mlir.codegen.gpu.kernel.length import MANY_STAGES
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import AssemblyTimeout, BrokenOffer
+from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passmanager.diagnostics import Diagnostic, diagnostic_at
 
 __all__ = ["MOST_PLANS", "Planning", "report"]
@@ -33,6 +35,11 @@ training a recommender spilled 196 bytes in 22 stages; six other plans of 36 s e
 
 MANY = 16
 """Stages of a kernel."""
+
+SPILLING_SHARE = 0.05
+"""Of the time of a program of many stages (`kernel.length.MANY_STAGES`) that a kernel of one stage and those equal to it take
+at least, if spills are to be worth another plan: that takes half a minute there, and saves a part of this share. Of several
+stages it is not known whose code spills, and smaller ones hardly help (see above)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,26 +84,39 @@ class Planning:
         return smaller
 
     def without(self, error: BrokenOffer, stages: Sequence[Mapping[str, Any]]) -> Planning:
-        """The plan to try after one in which an engine declined what it had offered: the stage is made of fewer ops.
+        """The plan to try after one in which engines declined what they had offered: their stages are made of fewer ops.
 
         A stage that cannot be made smaller is settled. Those of one op are so from the start (`accepted`).
         """
+        other = self._without(error, stages)
+        for one in error.others:
+            if not any(cut.partition(":")[0] == one.stages[0] for cut in other.cut[len(self.cut) :]):
+                other = other._without(one, stages)
+        return other
+
+    def _without(self, error: BrokenOffer, stages: Sequence[Mapping[str, Any]]) -> Planning:
         why = f"engine '{error.engine}' declines what became of stage '{error.stages[0]}' ({error.reason})"
         smaller = self._smaller(error.stages[0], why, stages)
         if smaller is None:
             return dataclasses.replace(self, settled=self.settled | {error.stages[0]})
         return smaller
 
-    def lighter(self, kernels: Sequence[Mapping[str, Any]], stages: Sequence[Mapping[str, Any]]) -> Planning | None:
+    def lighter(
+        self, kernels: Sequence[Mapping[str, Any]], stages: Sequence[Mapping[str, Any]], machine: Target
+    ) -> Planning | None:
         """The plan to try after one of whose kernels one spills registers: the next rung, with fewer products or ops in its
         largest stage. None if none spills enough to be worth a hand-off, or nothing smaller can be made of it.
 
         Args:
             kernels: those of the program, as its summary has them.
             stages: see `cheaper`.
+            machine: what the program is for.
         """
+        shares = _shares(kernels, stages, machine) if len(stages) > MANY_STAGES else {}
         for kernel in kernels:
             held = [stage for stage in stages if stage["name"] in kernel["tasks"]]
+            if shares and (len(held) > 1 or shares[kernel["name"]] < SPILLING_SHARE):
+                continue
             least = SPILLED_EACH * len(held) if len(held) > MANY else SPILLED
             if kernel["spill_store_bytes"] < least or not held:
                 continue
@@ -133,6 +153,21 @@ def _parts(stage: Mapping[str, Any]) -> tuple[str, int]:
     """What a stage is cut into, and how many of them it has. ("product" > "op": products are most of the code.)"""
     products = stage["ops"].get("product", 0)
     return ("product", products) if products > 1 else ("op", sum(stage["ops"].values()))
+
+
+def _shares(kernels: Sequence[Mapping[str, Any]], stages: Sequence[Mapping[str, Any]], machine: Target) -> dict[str, float]:
+    """The share of the program's time that the launches of each kernel take, by what they compute and move at least."""
+    least = {
+        stage["name"]: max(
+            stage["operations"] / machine.matrix_rate, (stage["reads"] + sum(stage["writes"])) / machine.cache_rate
+        )
+        for stage in stages
+    }
+    whole = sum(least.values()) or 1.0
+    found: dict[str, float] = {}
+    for kernel in kernels:
+        found[kernel["name"]] = found.get(kernel["name"], 0.0) + sum(least.get(task, 0.0) for task in kernel["tasks"]) / whole
+    return found
 
 
 def _largest(stages: Sequence[Mapping[str, Any]]) -> str:

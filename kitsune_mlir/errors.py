@@ -5,6 +5,8 @@ Nothing here imports the compiler or torch, so the runtime can raise these too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = [
     "ArgumentError",
     "AssemblyTimeout",
@@ -130,10 +132,11 @@ class BrokenOffer(KitsuneError):
         stages: the name of the stage, which is one.
         engine: whose offer it was.
         reason: why it declined.
+        others: the same of other stages of the program.
     """
 
-    def __init__(self, stage: str, engine: str, reason: str):
-        self.stages, self.engine, self.reason = (stage,), engine, reason
+    def __init__(self, stage: str, engine: str, reason: str, others: Sequence[BrokenOffer] = ()):
+        self.stages, self.engine, self.reason, self.others = (stage,), engine, reason, tuple(others)
         super().__init__(f"engine '{engine}' offered to do stage '{stage}', and declined: {reason}")
 
 

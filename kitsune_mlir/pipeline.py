@@ -112,7 +112,7 @@ def _compiled(imported: ImportedModel, machine: Target, options: Options, phases
             where = error.stages
         else:
             best = code if best is None or spilled_bytes(code) <= spilled_bytes(best) else best
-            other = planning.lighter(code.summary.get("kernels", ()), held)
+            other = planning.lighter(code.summary.get("kernels", ()), held, machine)
         if other is not None:
             for sentence in other.replanned[len(planning.replanned) :]:
                 report(tiles.module, where, sentence, options.on_remark)

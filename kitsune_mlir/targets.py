@@ -213,6 +213,9 @@ def _gpu_code(tiles: TileProgram, machine: Target, settled: Container[str] | Non
     """gpu and nvvm dialects -> LLVM -> PTX -> cubin."""
     options = limited(kernel_options(machine, tiles.stages.options), len(tiles.stages.summary["stages"]))
     slow: list[dict[str, Any]] = []
+    broken_offers: list[BrokenOffer] = []
+    # What is made of other launches the next plan has again.
+    go_on = made is not None and tiles.stages.summary["mode"] == "separate"
 
     def watch(decision: Decision) -> None:
         task = decision.plan.task
@@ -220,7 +223,9 @@ def _gpu_code(tiles: TileProgram, machine: Target, settled: Container[str] | Non
         if broken is not None and settled is not None and task.name not in settled:
             seconds, floor = seconds_and_floor(decision.plan, machine)
             if seconds > floor + WORTH_ANOTHER_PLAN and seconds > FAR_FROM_OFFER * floor:
-                raise BrokenOffer(task.name, broken.engine, broken.reason)
+                broken_offers.append(BrokenOffer(task.name, broken.engine, broken.reason))
+                if not go_on:
+                    raise broken_offers[0]
         found = slow_task(decision.plan, decision.declined, machine)
         if found is None:
             return
@@ -232,6 +237,9 @@ def _gpu_code(tiles: TileProgram, machine: Target, settled: Container[str] | Non
         chosen = tiles.stages.options
         store = store_of(chosen.cache, chosen.cache_dir)
         kernels = compile_launches(tiles.module, PROGRAM, options, watch, store, made)
+    if broken_offers:
+        first, *others = broken_offers
+        raise BrokenOffer(first.stages[0], first.engine, first.reason, others)
     return _code_of(tiles, machine, kernels, len(kernels), slow)
 
 

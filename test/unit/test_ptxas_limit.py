@@ -20,8 +20,11 @@ from kitsune_mlir.codegen.gpu.backend.assembling import Assembling
 from kitsune_mlir.codegen.gpu.backend.cubin import assemble, assemble_best, find_ptxas
 from kitsune_mlir.codegen.gpu.backend.divisions import FEW, NARROW, without_branches
 from kitsune_mlir.codegen.gpu.backend.to_llvm import Text
-from kitsune_mlir.errors import ArgumentError, AssemblyTimeout, CompileError, TargetError
+from kitsune_mlir.errors import ArgumentError, AssemblyTimeout, BrokenOffer, CompileError, TargetError
+from kitsune_mlir.machine.target import find_target
 from test.programs.layers import Layers
+
+HOPPER = find_target("sm_90a")
 
 EMPTY = ".version 8.7\n.target sm_90a\n.address_size 64\n.visible .entry k() {\n ret;\n}\n"
 
@@ -339,26 +342,56 @@ def test_what_spills_much_is_made_of_smaller_stages():
 
     stages = [stage("map_0", generic=2), stage("product_1", product=3, generic=5), stage("reduce_2", generic=1)]
     planning = Planning("auto")
-    assert planning.lighter([kernel(SPILLED - 1, "product_1")], stages) is None
-    assert planning.lighter([kernel(SPILLED, "reduce_2")], stages) is None  # of one op
-    smaller = planning.lighter([kernel(0, "map_0"), kernel(100, "product_1", "reduce_2")], stages)
+    assert planning.lighter([kernel(SPILLED - 1, "product_1")], stages, HOPPER) is None
+    assert planning.lighter([kernel(SPILLED, "reduce_2")], stages, HOPPER) is None  # of one op
+    smaller = planning.lighter([kernel(0, "map_0"), kernel(100, "product_1", "reduce_2")], stages, HOPPER)
     assert smaller is not None and smaller.cut == ("product_1:1",)
     assert "kernel 'k' spills 100 bytes a thread: planned again with at most 1 product" in smaller.replanned[0]
-    assert smaller.lighter([kernel(100, "product_1")], stages) is None  # as if cutting changed nothing
+    assert smaller.lighter([kernel(100, "product_1")], stages, HOPPER) is None  # as if cutting changed nothing
 
 
 def test_many_stages_may_spill_a_little_each():
     stages = [stage(f"map_{number}", generic=2) for number in range(20)]
     names = [one["name"] for one in stages]
     spilling = {"name": "k", "registers": 168, "tasks": names}
-    assert Planning("auto").lighter([{**spilling, "spill_store_bytes": 16 * 20 - 1}], stages) is None
-    assert Planning("auto").lighter([{**spilling, "spill_store_bytes": 16 * 20}], stages) is not None
+    assert Planning("auto").lighter([{**spilling, "spill_store_bytes": 16 * 20 - 1}], stages, HOPPER) is None
+    assert Planning("auto").lighter([{**spilling, "spill_store_bytes": 16 * 20}], stages, HOPPER) is not None
+
+
+def test_of_many_stages_only_a_stage_that_takes_its_share_is_made_lighter():
+    """Equal launches count together; a program of few stages is planned again for any kernel."""
+
+    def spilling(name: str, *tasks: str) -> dict:
+        return {"name": name, "registers": 168, "spill_store_bytes": 100, "tasks": tasks}
+
+    def held(count: int) -> list[dict]:
+        figures = {"operations": 10**9, "reads": 10**6, "writes": [10**6]}
+        return [{**stage(f"map_{number}", generic=2), **figures} for number in range(count)]
+
+    def cut(kernels: list[dict], count: int) -> tuple[str, ...]:
+        plan = Planning("separate").lighter(kernels, held(count), HOPPER)
+        return () if plan is None else plan.cut
+
+    assert cut([spilling("k", "map_0")], 96) == ("map_0:1",)
+    assert cut([spilling("k", "map_0")], 100) == ()
+    assert cut([spilling("k", f"map_{number}") for number in range(4)], 100) == ()
+    assert cut([spilling("k", f"map_{number}") for number in range(6)], 100) == ("map_0:1",)
+    assert cut([spilling("k", *(f"map_{number}" for number in range(9)))], 100) == (), "whose code spills is not known"
+    assert cut([spilling("j", "map_9"), *(spilling("k", f"map_{number}") for number in range(6))], 100) == ("map_0:1",)
+
+
+def test_all_offers_that_break_are_planned_without_at_once():
+    stages = [stage("product_0", product=4), stage("product_1", product=8), stage("map_2", generic=1)]
+    others = [BrokenOffer(name, "chain", "no") for name in ("product_1", "map_2")]
+    plan = Planning("separate").without(BrokenOffer("product_0", "chain", "no", others), stages)
+    assert plan.cut == ("product_0:2", "product_1:4") and plan.settled == {"map_2"}
+    assert [sentence.count("declines") for sentence in plan.replanned] == [1, 1]
 
 
 def test_what_spills_more_than_all_registers_is_cut_in_as_many_parts():
     def cut(bytes_: int, ops: int) -> tuple[str, ...]:
         kernel = {"name": "k", "registers": 168, "spill_store_bytes": bytes_, "tasks": ("map_0",)}
-        plan = Planning("auto").lighter([kernel], [stage("map_0", generic=ops)])
+        plan = Planning("auto").lighter([kernel], [stage("map_0", generic=ops)], HOPPER)
         assert plan is not None
         return plan.cut
 

@@ -24,7 +24,7 @@ from kitsune_mlir.errors import CompileError
 
 __all__ = ["LongKernel", "check_parameters", "launches_within", "limited", "operations_by_place"]
 
-MANY_STAGES, MOST_OF_MANY = 96, 24_000
+MANY_STAGES, MOST_OF_MANY = 96, 16_000
 """A program of more stages has kernels of at most so many operations, where they could be several."""
 
 TENSOR_MAP_BYTES = 128
