@@ -5,7 +5,8 @@
 Each case runs in processes of its own with a folder for its cache that is empty first, in bf16 with random weights; importing
 torch, with the parts that it imports late, and kitsune_mlir does not count. *Wall* is what a user waits for, and depends on
 what else the machine does; *processor* is the time of the process and of ptxas, on all cores together. No GPU is needed. With
-`--torch-compile` the first call of `torch.compile(model, backend="kitsune")` is timed, tracing included. The
+`--torch-compile` the first call of `torch.compile(model, backend="kitsune")` is timed, tracing included; and, in another
+process, Dynamo's tracing alone, which any backend waits for: *beyond tracing* is what a call from the cache takes more. The
 cases are `bench/whole_models.py`'s, EfficientNet-B0 of timm where that is installed, and, by name, those of the benchmark. FILE
 is written after every case.
 """
@@ -31,8 +32,13 @@ OF_LIBRARY = "lib_efficientnet_b0_b1"
 PHASES = ("import", "plan", "lower", "codegen")
 
 
-def timed(case: str, target: str, folder: str, through_torch: bool = False) -> dict[str, Any]:
-    """Compile a case once in this process: wall and processor seconds, and wall seconds by phase."""
+def timed(case: str, target: str, folder: str, through_torch: bool = False, traced_only: bool = False) -> dict[str, Any]:
+    """Compile a case once in this process: wall and processor seconds, and wall seconds by phase.
+
+    Args:
+        through_torch: by the first call of torch.compile.
+        traced_only: until Dynamo has traced it, and a backend would begin.
+    """
     import torch
     import torch._dynamo
     import torch.export._trace  # importing is not what is measured
@@ -49,7 +55,7 @@ def timed(case: str, target: str, folder: str, through_torch: bool = False) -> d
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if through_torch:
-            return _through_torch_compile(model, args, target, folder)
+            return _through_torch_compile(model, args, target, folder, traced_only)
         before, start = _processor(), time.perf_counter()
         program = kitsune_mlir.compile(model, args, target=target, options={"cache": True, "cache_dir": folder})
     wall = time.perf_counter() - start
@@ -61,7 +67,7 @@ def _launches(programs: Sequence[Any]) -> dict[str, int]:
     return {"launches": sum(program.summary["launches"] for program in programs), "kernels": len(kernels)}
 
 
-def _through_torch_compile(model: Any, args: Sequence[Any], target: str, folder: str) -> dict[str, Any]:
+def _through_torch_compile(model: Any, args: Sequence[Any], target: str, folder: str, traced_only: bool) -> dict[str, Any]:
     """As `timed`: the first call. Code for a GPU that is not here is compiled and then refused, which ends the time."""
     import torch
 
@@ -73,12 +79,20 @@ def _through_torch_compile(model: Any, args: Sequence[Any], target: str, folder:
     settings.choose_target = lambda *given: target
     torch.compile(lambda x: x.relu(), backend="aot_eager")(torch.zeros(1))  # it imports what it needs
     reports, asked = [], options_of_backend(None, {"cache": True, "cache_dir": folder, "guard": False})
-    fast = torch.compile(model, backend=lambda gm, inputs: compiled_graph(gm, inputs, *asked, keep=reports.append))
+
+    def traced(gm: Any, inputs: Sequence[Any]) -> Any:
+        raise _TracedError
+
+    compiling = traced if traced_only else lambda gm, inputs: compiled_graph(gm, inputs, *asked, keep=reports.append)
+    fast = torch.compile(model, backend=compiling)
     before, start = _processor(), time.perf_counter()
     try:
         fast(*args)
     except TargetError:
         if target == "host":
+            raise
+    except Exception as error:
+        if not traced_only or not isinstance(getattr(error, "inner_exception", error), _TracedError):
             raise
     found = {"wall": time.perf_counter() - start, "processor": _processor() - before}
     programs = [program for report in reports for program in report.programs]
@@ -87,13 +101,17 @@ def _through_torch_compile(model: Any, args: Sequence[Any], target: str, folder:
     return {**found, **phases, **_launches(programs), "islands": islands}
 
 
+class _TracedError(Exception):
+    """A graph was traced, and nothing is to be made of it."""
+
+
 def _processor() -> float:
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def measured(case: str, target: str = "sm_90a", through_torch: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A case cold and from the cache, each in a new process.
+def measured(case: str, target: str = "sm_90a", through_torch: bool = False) -> dict[str, dict[str, Any]]:
+    """A case "cold" and "cached", through torch.compile also "traced", each in a new process.
 
     Raises:
         subprocess.CalledProcessError: it does not compile.
@@ -101,17 +119,23 @@ def measured(case: str, target: str = "sm_90a", through_torch: bool = False) -> 
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "bench.compile_time", "--one", folder, "--target", target, case]
         command += ["--torch-compile"] * through_torch
-        lines = [subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout for _ in range(2)]
-    cold, kept = (json.loads(line.splitlines()[-1]) for line in lines)
-    return cold, kept
+        commands = {"cold": command, "cached": command, **({"traced": [*command, "--traced"]} if through_torch else {})}
+        lines = {
+            name: subprocess.run(one, check=True, stdout=subprocess.PIPE, text=True).stdout for name, one in commands.items()
+        }
+    return {name: json.loads(line.splitlines()[-1]) for name, line in lines.items()}
 
 
-def table(rows: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> str:
+def table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     """Seconds of all cases as Markdown."""
     head = ["case", "launches", "kernels", "cold wall", "cold processor", *PHASES, "cached wall", "cached processor"]
+    traced = any("traced" in one for one in rows.values())
+    head += ["beyond tracing, wall", "processor"] * traced
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    for case, cold, kept in rows:
+    for case, each in rows.items():
+        cold, kept = each["cold"], each["cached"]
         seconds = [cold["wall"], cold["processor"], *(cold.get(name, 0.0) for name in PHASES), kept["wall"], kept["processor"]]
+        seconds += [kept[name] - each["traced"][name] for name in ("wall", "processor")] if traced else []
         cells = [case, str(cold["launches"]), str(cold["kernels"]), *(f"{value:.1f}" for value in seconds)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -125,26 +149,27 @@ def main() -> None:
     parser.add_argument("--torch-compile", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", metavar="FOLDER", help=argparse.SUPPRESS)
+    parser.add_argument("--traced", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(timed(arguments.cases[0], arguments.target, arguments.one, arguments.torch_compile)))
+        how = arguments.torch_compile, arguments.traced
+        print(json.dumps(timed(arguments.cases[0], arguments.target, arguments.one, *how)))
         return
     from bench import host
     from bench.cases import all_cases
     from bench.whole_models import MODELS
 
-    rows = []
+    rows: dict[str, dict[str, dict[str, Any]]] = {}
     cores = len(os.sched_getaffinity(0))
     about = {"environment": host.environment(), "command": "python -m bench.compile_time", "target": arguments.target}
     for case in arguments.cases or [*(name for name in MODELS if not name.startswith("small")), OF_LIBRARY]:
         if case in all_cases() and (library := all_cases()[case].missing):
             print(f"{case}: missing: {library} is not installed (extra `breadth`)", file=sys.stderr)
             continue
-        rows.append((case, *measured(case, arguments.target, arguments.torch_compile)))
+        rows[case] = measured(case, arguments.target, arguments.torch_compile)
         if arguments.json is not None:
-            entries = {name: {"cold": cold, "cached": kept} for name, cold, kept in rows}
-            arguments.json.write_text(json.dumps({**about, "cores": cores, "cases": entries}, indent=1) + "\n")
-        print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
+            arguments.json.write_text(json.dumps({**about, "cores": cores, "cases": rows}, indent=1) + "\n")
+        print(table({case: rows[case]}).splitlines()[-1], file=sys.stderr, flush=True)
     print(f"{cores} cores; seconds\n\n{table(rows)}")
 
 

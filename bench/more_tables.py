@@ -96,7 +96,7 @@ def memory_table(entries: Entries) -> list[str]:
 def compile_table(record: Mapping[str, Any]) -> list[str]:
     """Seconds from a model to cubins, of a record of `bench.compile_time`."""
     cases, e = record["cases"], record["environment"]
-    rows = [(name, cases[name]["cold"], cases[name]["cached"]) for name in sorted(cases)]
+    rows = {name: cases[name] for name in sorted(cases)}
     lines = [
         f"Seconds from an `nn.Module` in bf16 to cubins for {record['target']}, with nothing kept and from the cache; "
         f"importing torch and kitsune_mlir is not counted. {record['cores']} cores for each case{record.get('beside', '')}. "
