@@ -110,12 +110,13 @@ def summary_of(cases: Iterable[Mapping[str, Any]]) -> list[str]:
             mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
             least = ", ".join(f"{name} {ratios[name]:.2f}" for name in sorted(ratios, key=ratios.__getitem__)[:5])
             said.append(f"{own}: {mean:.2f} beside the best peer of {len(ratios)} models, least {least}")
-    guarded = [case for case in timed if "chose_pytorch" in case]
-    if guarded:
-        left = [case["case"] for case in guarded if case["chose_pytorch"]]
-        times = {case["case"]: case["milliseconds"]["kitsune, guard"] for case in guarded}
-        share = sum(times[name] for name in left) / sum(times.values())
-        said.append(f"the guard took PyTorch for {share:.1%} of the summed time of calls: {', '.join(left) or 'never'}")
+    chosen = {case["case"]: case["chosen"] for case in timed if case.get("chosen")}
+    if chosen:
+        left = {name: sum(theirs for _, theirs, taken in each if taken) for name, each in chosen.items()}
+        ours = sum(own for each in chosen.values() for own, _, taken in each if not taken)
+        share = sum(left.values()) / (sum(left.values()) + ours)
+        names = ", ".join(name for name, value in left.items() if value)
+        said.append(f"the guard took PyTorch for {share:.1%} of the summed time of {len(chosen)} models: {names or 'never'}")
     return said
 
 

@@ -67,20 +67,26 @@ def measure(
     kwargs = {key: _in(DTYPES[dtype], value, device) for key, value in given.items()}
     others, missing = made_peers(model, kwargs, peers) if peers else ({}, {})  # which makes Dynamo forget what it compiled
 
-    def compiled(guarded: bool) -> tuple[Callable[[], Any], list[GraphReport]]:
-        graphs: list[GraphReport] = []
+    def compiled(guarded: bool) -> tuple[Callable[[], Any], list[list[GraphReport]]]:
+        graphs: list[list[GraphReport]] = []  # of each of Dynamo's, for one size or several
         asked = options_of_backend(mode, {"guard": guarded})
-        fast = torch.compile(model, backend=lambda gm, inputs: compiled_graph(gm, inputs, *asked, keep=graphs.append))
+
+        def backend(gm: Any, inputs: Any) -> Any:
+            graphs.append([])
+            return compiled_graph(gm, inputs, *asked, keep=graphs[-1].append)
+
+        fast = torch.compile(model, backend=backend)
         return lambda: fast(**kwargs), graphs
 
     with torch.no_grad():
         exact = _exact(wide, kwargs, device)
         eager = relative_error(tensors_of(model(**kwargs)), exact)
-        call, graphs = compiled(False)
+        call, every = compiled(False)
         start = time.perf_counter()
         call()
         seconds = time.perf_counter() - start
         error = relative_error(tensors_of(call()), exact)
+        graphs = [one[0] for one in every if one]
         programs = [len(graph.programs) for graph in graphs]
         islands = [island.operator for graph in graphs for island in graph.islands]
         whole, rest = work_of(lambda: model(**kwargs)), work_of(call)
@@ -102,7 +108,7 @@ def measure(
             "first_call_seconds": round(seconds, 1),
         }
         if peers:
-            calls, chosen = {"kitsune": call, **others}, list[GraphReport]()
+            calls, chosen = {"kitsune": call, **others}, list[list[GraphReport]]()
             _capture("kitsune", calls, missing)
             if guard:
                 calls[GUARDED], chosen = compiled(True)
@@ -115,8 +121,9 @@ def measure(
             if guard:
                 calls[GUARDED]()
                 _capture(GUARDED, calls, missing)
-                result["timed"] = [str(timed) for graph in chosen for timed in graph.timed]
-                result["chose_pytorch"] = any(timed.in_pytorch for graph in chosen for timed in graph.timed)
+                timed = [one for reports in chosen for report in reports for one in report.timed]
+                result["timed"] = [str(one) for one in timed]
+                result["chosen"] = [[*one.milliseconds, one.in_pytorch] for one in timed if one.milliseconds]
             result["milliseconds"] = _times(calls)
             result["missing"] = missing
     return result

@@ -14,8 +14,9 @@ from bench.library import measure, summary_of
 from bench.library_models import EXPECTED, MODELS, expected
 from bench.peers import SETS, peers_of
 from bench.suite import build
-from bench.work_counted import Work, work_of
+from bench.work_counted import Work, _operations, work_of
 
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention
 SMALL = ["lib_pyg_gcn_2k", "lib_electra_b16", "lib_squeezenet_b8"]
 
 
@@ -96,6 +97,8 @@ def test_work_of_what_pytorch_runs():
         return torch.linalg.svdvals(x @ weight.t()) * 2
 
     product = Work(1, 2 * 3 * 4 * 5, 4 * (12 + 20 + 15))
+    q, k = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8)
+    assert _operations(_FLASH, (q, k, k), {}, q) == 2 * 2 * 4 * 3 * 5 * 16, "two heads of queries share one of keys"
     assert work_of(lambda: x @ weight.t()) == product
     whole = work_of(lambda: model(x))
     fast = torch.compile(model, backend="kitsune", options={"min_part": 1})
@@ -109,13 +112,13 @@ def test_summary_of_a_record_names_what_is_slow_and_what_the_guard_left():
     def case(name: str, ours: float, chose: bool) -> dict[str, object]:
         times = {"kitsune": 2.0, "eager": 4.0, "eager, graph": 1.0, "kitsune, graph": ours, "kitsune, guard": 1.0 + 2 * chose}
         work = {"operators": [0, 9], "operations": [5 * chose, 100], "bytes": [0, 50]}
-        return {"case": name, "error": 0.0, "milliseconds": times, "chose_pytorch": chose, "work": work}
+        return {"case": name, "error": 0.0, "milliseconds": times, "chosen": [[1.0, 3.0, chose]], "work": work}
 
     said = summary_of([case("a", 0.5, False), case("b", 2.0, True), {"case": "c", "problem": "no answer"}])
     assert said[0] == "operations in programs: 97.50% of 2 models" and said[1] == "bytes in programs: 100.00% of 2 models"
     assert said[2] == "kitsune, graph: 1.00 beside the best peer of 2 models, least b 0.50, a 2.00"
     assert said[3].startswith("kitsune: 2.00 ") and said[4].startswith("kitsune, guard: 2.31 ")
-    assert said[5] == "the guard took PyTorch for 75.0% of the summed time of calls: b"
+    assert said[5] == "the guard took PyTorch for 75.0% of the summed time of 2 models: b"
 
 
 def test_errors_are_relative_and_beside_eager_s():
