@@ -176,7 +176,7 @@ class _Asked:
 def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
     """A compiler of AOTAutograd's graphs of one kind."""
     from kitsune_mlir.dynamo.compile import compile_graph, copies_in
-    from kitsune_mlir.dynamo.drawn import Drawn, draws_of
+    from kitsune_mlir.dynamo.drawn import draws_of
     from kitsune_mlir.dynamo.kept_graphs import whole_graph
     from kitsune_mlir.dynamo.partition import is_outside
     from kitsune_mlir.dynamo.parts import NoPart, compile_part
@@ -194,6 +194,7 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
     )
     from kitsune_mlir.machine.target import find_target
     from kitsune_mlir.settings import choose_target
+    from kitsune_mlir.sized.drawn import Drawn
 
     def compile(gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
         written_out(gm)

@@ -6,9 +6,7 @@ an input, and rows are rows again.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, fx
@@ -16,62 +14,11 @@ from torch import Tensor, fx
 from kitsune_mlir.dynamo.padding import input_sizes
 from kitsune_mlir.dynamo.randoms import dropout_as_product, is_random, reads_no_data
 from kitsune_mlir.frontend.rows.axes import expression, plain
+from kitsune_mlir.sized.drawn import OPERATORS, Draw, Draws
 from kitsune_mlir.sized.expressions import Size, size_at
-from kitsune_mlir.sized.padded import Place, values_of
+from kitsune_mlir.sized.padded import Place
 
-__all__ = ["Drawn", "Draws", "draws_of"]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Draw:
-    """A call of an operator that reads of its first operand only how that lies in memory.
-
-    Attributes:
-        which: of several results.
-    """
-
-    target: Callable[..., Any]
-    size: tuple[Size, ...]
-    stride: tuple[Size, ...]
-    dtype: torch.dtype
-    device: torch.device
-    others: tuple[Any, ...]
-    named: Mapping[str, Any]
-    which: int | None
-
-    def __call__(self, values: Mapping[str, int]) -> Tensor:
-        size, stride = [size_at(n, values) for n in self.size], [size_at(n, values) for n in self.stride]
-        operand = torch.empty_strided(size, stride, dtype=self.dtype, device=self.device)
-        found = self.target(operand, *self.others, **self.named)
-        return found if self.which is None else found[self.which]
-
-
-@dataclasses.dataclass(frozen=True)
-class Draws:
-    """What a graph draws, in its order.
-
-    Attributes:
-        places: where inputs say the values of symbols.
-    """
-
-    places: dict[str, Place]
-    each: tuple[_Draw, ...]
-
-    def __call__(self, args: Sequence[Any]) -> list[Tensor]:
-        """What is drawn for a call's arguments."""
-        values = dict(zip(self.places, values_of(self.places, args), strict=True))
-        return [draw(values) for draw in self.each]
-
-
-class Drawn:
-    """Calls a graph that takes what is drawn behind its other inputs."""
-
-    def __init__(self, run: Callable[..., Any], draws: Draws):
-        self.run, self.draws = run, draws
-
-    def __call__(self, *args: Any) -> Any:
-        """The graph's outputs."""
-        return self.run(*args, *self.draws(args))
+__all__ = ["draws_of"]
 
 
 def draws_of(gm: fx.GraphModule) -> Draws | None:
@@ -84,13 +31,14 @@ def draws_of(gm: fx.GraphModule) -> Draws | None:
     randoms = [node for node in graph.nodes if is_random(node)]
     if not randoms or not all(_is_known(node, places) for node in randoms):
         return None
-    each = list[_Draw]()
+    each = list[Draw]()
     last = [node for node in graph.nodes if node.op == "placeholder"][-1]
     for node in randoms:
         seen: Tensor = node.args[0].meta["val"]  # type: ignore[union-attr]
-        how = *_layout(seen), seen.dtype, seen.device, node.args[1:], dict(node.kwargs)
         mask = dropout_as_product(node) if isinstance(node.meta["val"], tuple) else None
-        each.append(_Draw(node.target, *how, None if mask is None else 1))  # type: ignore[arg-type]
+        named = {key: value for key, value in node.kwargs.items() if key not in ("device", "layout") or value is None}
+        how = *_layout(seen), seen.dtype, tuple(node.args[1:]), named
+        each.append(Draw(str(node.target), *how, None if mask is None else 1))
         drawn = node if mask is None else mask
         with graph.inserting_after(last):
             last = graph.placeholder(f"drawn_{len(each)}")
@@ -111,7 +59,9 @@ def _layout(seen: Tensor) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
 def _is_known(node: fx.Node, places: Mapping[str, Place]) -> bool:
     """Whether inputs say all that random numbers depend on."""
     others = [*node.args[1:], *node.kwargs.values()]
-    if not reads_no_data(node) or any(isinstance(value, fx.Node) for value in others):
+    if not reads_no_data(node) or str(node.target) not in OPERATORS or any(isinstance(value, fx.Node) for value in others):
+        return False
+    if node.kwargs.get("layout") not in (None, torch.strided):
         return False
     try:
         for size in [size for sizes in _layout(node.args[0].meta["val"]) for size in sizes]:  # type: ignore[union-attr]

@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 
 from kitsune_mlir.dynamo.decisions import copied
-from kitsune_mlir.dynamo.drawn import Drawn, draws_of
+from kitsune_mlir.dynamo.drawn import draws_of
 from kitsune_mlir.dynamo.exported import Names, described, device_of, examples_of, prepare
 from kitsune_mlir.dynamo.exported_parts import GraphPrograms
 from kitsune_mlir.dynamo.flat_graph import autograd_traces, flat_graph
@@ -30,6 +30,7 @@ from kitsune_mlir.machine.target import Target
 from kitsune_mlir.options import Options
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.sized.compiled import Backward, Compiled
+from kitsune_mlir.sized.drawn import Drawn
 from kitsune_mlir.sized.expressions import Size
 from kitsune_mlir.sized.gradient_program import GradientProgram
 from kitsune_mlir.sized.known import Known, exact_key
@@ -121,7 +122,7 @@ def compile_gradients(
         of = [one.known for one in sized] or [None, None]
         return [one for compile, each in zip(both, of, strict=True) for one in compile.programs(each)]
 
-    found = Compiled(runs[0], known, programs, why, backward, any(each is not None for each in draws))
+    found = Compiled(runs[0], known, programs, why, backward, draws[0])
     specs = program.call_spec.in_spec, program.call_spec.out_spec
     return GradientProgram(machine.name, signature, flat.weights, found, device_of(halves.forward), seconds, specs)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kitsune_mlir.runtime.program import Program
+from kitsune_mlir.sized.drawn import Draws
 from kitsune_mlir.sized.expressions import Size
 from kitsune_mlir.sized.known import Known
 
@@ -49,7 +50,7 @@ class Compiled:
         programs: gives what there is now, with the sizes that each is for, in words.
         why: why sizes are not padded to larger ones; empty where they are.
         backward: of a program with gradients.
-        draws: whether PyTorch draws random numbers at each call's sizes, in front of what `known` has.
+        draws: the random numbers that PyTorch draws at each call's sizes, behind the inputs of what `known` has.
     """
 
     run: Callable[..., Sequence[Any]]
@@ -57,4 +58,4 @@ class Compiled:
     programs: Callable[[], Sequence[tuple[str, Program]]]
     why: str = ""
     backward: Backward | None = None
-    draws: bool = False
+    draws: Draws | None = None

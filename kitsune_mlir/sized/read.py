@@ -16,6 +16,7 @@ from kitsune_mlir.runtime.packed import unpacked
 from kitsune_mlir.runtime.plain import record
 from kitsune_mlir.runtime.structure import structure_of
 from kitsune_mlir.sized.compiled import Backward, Compiled
+from kitsune_mlir.sized.drawn import Draw, Drawn, Draws
 from kitsune_mlir.sized.gradient_program import GradientProgram
 from kitsune_mlir.sized.known import Known, exact_key
 from kitsune_mlir.sized.padded import PaddedCall
@@ -23,7 +24,7 @@ from kitsune_mlir.sized.padded_input import PaddedInput
 from kitsune_mlir.sized.part import Part
 from kitsune_mlir.sized.program import SizedProgram
 from kitsune_mlir.sized.replay import Replay
-from kitsune_mlir.sized.stored import KINDS, StoredKnown, StoredSizes, check_sizes
+from kitsune_mlir.sized.stored import KINDS, StoredDraw, StoredKnown, StoredSizes, check_sizes
 
 __all__ = ["KnownCalls", "read_sized"]
 
@@ -116,8 +117,14 @@ def read_sized(path: str | os.PathLike[str], weights: Mapping[str, Any]) -> Size
     ranks = () if one.known is None else one.known.ranks
     backward = Backward(run, one.kept, one.trained, one.outputs, one.plain, tangents, after, ranks)
     forward = next(iter(known.exact.values())) if after is None else KnownCalls(known, ranges)
-    compiled = Compiled(forward, known, lambda: programs, held.why, backward)
+    draws = Draws(known.places, tuple(map(_draw, held.draws))) if held.draws else None
+    compiled = Compiled(forward if draws is None else Drawn(forward, draws), known, lambda: programs, held.why, backward, draws)
     names = [weight.name for weight in held.signature.weights]
     trained = {names[n] for n in one.trained if n < len(names)}
     own = {name: tensor.to(device).requires_grad_(name in trained) for name, tensor in stored.items()}
     return GradientProgram(manifest["target"], held.signature, {**own, **given}, compiled, device, specs=specs)
+
+
+def _draw(held: StoredDraw) -> Draw:
+    named = {**held.named, **{name: getattr(torch, dtype) for name, dtype in held.dtypes.items()}}
+    return Draw(held.operator, held.size, held.stride, getattr(torch, held.dtype), held.others, named, held.which)

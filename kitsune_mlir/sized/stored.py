@@ -11,6 +11,7 @@ import torch
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.signature import Weight, torch_dtype
 from kitsune_mlir.runtime.structure import structure_of
+from kitsune_mlir.sized.drawn import OPERATORS
 from kitsune_mlir.sized.expressions import check_size
 from kitsune_mlir.sized.padded import PaddedResult
 from kitsune_mlir.sized.replay import check_replay
@@ -20,6 +21,7 @@ __all__ = [
     "KINDS",
     "StoredBackward",
     "StoredCall",
+    "StoredDraw",
     "StoredExact",
     "StoredInput",
     "StoredKnown",
@@ -117,6 +119,20 @@ class StoredTangent:
 
 
 @dataclasses.dataclass(frozen=True)
+class StoredDraw:
+    """`Draw`; `dtypes` are the arguments by name that are types, `named` the others."""
+
+    operator: str
+    size: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    dtype: str
+    others: tuple[Any, ...]
+    named: dict[str, Any]
+    dtypes: dict[str, str]
+    which: int | None
+
+
+@dataclasses.dataclass(frozen=True)
 class StoredKnown:
     """`Known`, of a backward; `ranks` are dimensions of what it takes, None of a number."""
 
@@ -153,6 +169,7 @@ class StoredSizes:
     padded: tuple[StoredCall, ...]
     exact: tuple[StoredExact, ...]
     backward: StoredBackward | None = None
+    draws: tuple[StoredDraw, ...] = ()
 
 
 def check_sizes(held: StoredSizes) -> None:
@@ -172,7 +189,9 @@ def check_sizes(held: StoredSizes) -> None:
         if one.order and sorted(one.order) != list(range(len(one.shape))):
             raise ValueError(f"the order {one.order} of input '{one.name}'")
     ranks = [len(w.shape) for w in signature.weights] + [len(one.shape) for one in signature.inputs]
-    _check_known(held, ranks, len(held.parts))
+    for draw in held.draws:
+        _check_draw(draw, symbols)
+    _check_known(held, [*ranks, *(len(draw.size) for draw in held.draws)], len(held.parts))
     if {r.symbol for r in signature.ranges} - {*symbols}:
         raise ValueError("it has ranges of sizes that no input has")
     spec = structure_of(signature.in_spec)
@@ -211,6 +230,17 @@ def _check_known(held: StoredSizes | StoredKnown, ranks: Sequence[int | None], p
         for tensor in one.args:
             if not isinstance(getattr(torch, tensor.dtype, None), torch.dtype):
                 raise ValueError(f"there is no dtype {tensor.dtype[:60]}")
+
+
+def _check_draw(draw: StoredDraw, symbols: Sequence[str]) -> None:
+    for size in (*draw.size, *draw.stride):
+        check_size(size, symbols)
+    types = [getattr(torch, name, None) for name in (draw.dtype, *draw.dtypes.values())]
+    plain = all(isinstance(value, bool | int | float | None) for value in (*draw.others, *draw.named.values()))
+    if draw.operator not in OPERATORS or len(draw.size) != len(draw.stride) or not plain:
+        raise ValueError(f"it draws by {draw.operator[:60]!r} of {draw.others!r:.60}")
+    if not all(isinstance(one, torch.dtype) for one in types) or draw.which not in (None, 0, 1):
+        raise ValueError(f"it draws numbers of {draw.dtype[:60]!r}")
 
 
 def _check_backward(backward: StoredBackward, held: StoredSizes, count: int) -> None:

@@ -15,11 +15,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from kitsune_mlir.errors import PackageError
 from kitsune_mlir.runtime.archive import write_archive
 from kitsune_mlir.runtime.package import WEIGHTS, sealed
 from kitsune_mlir.runtime.weights import without_values
 from kitsune_mlir.sized.compiled import Compiled
+from kitsune_mlir.sized.drawn import Draw, Drawn
 from kitsune_mlir.sized.known import Known
 from kitsune_mlir.sized.part import Part
 from kitsune_mlir.sized.replay import Replay, replay_of
@@ -27,6 +30,7 @@ from kitsune_mlir.sized.signature import SizedSignature
 from kitsune_mlir.sized.stored import (
     StoredBackward,
     StoredCall,
+    StoredDraw,
     StoredExact,
     StoredInput,
     StoredKnown,
@@ -77,9 +81,6 @@ def write_sized(
         parts.append(StoredPart(text, tuple(names), tuple(sorted(used)), tuple(map(_order, orders)), each))
         return len(parts) - 1
 
-    if compiled.draws:
-        raise PackageError("a package cannot hold random numbers of sizes that change (dropout): compile it for fixed sizes")
-
     def replay(run: Callable[..., Any]) -> Any:
         owner = run if isinstance(run, Replay) else getattr(run, "__self__", None)
         if isinstance(owner, Part):
@@ -114,15 +115,28 @@ def write_sized(
     backward = None
     if (one := compiled.backward) is not None:
         tangents = tuple(StoredTangent(*each) for each in one.tangents)
+        if isinstance(one.run, Drawn):
+            raise PackageError("a package cannot hold random numbers that a backward draws for sizes that change")
         taken = None if one.known is None else StoredKnown(one.ranks, *stored_of(one.known))
         run = replay(one.run) if taken is None else None
         backward = StoredBackward(run, one.kept, one.trained, one.outputs, one.plain, tangents, taken)
-    given = places, names, compiled.why, tuple(parts), padded, exact, backward
+    draws = () if compiled.draws is None else tuple(map(_stored_draw, compiled.draws.each))
+    given = places, names, compiled.why, tuple(parts), padded, exact, backward, draws
     held = StoredSizes(signature, *given)
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in stored.items()}
     members[WEIGHTS] = save(tensors)
     manifest = {"target": target, "device": device, "sizes": dataclasses.asdict(held)}
     write_archive(path, sealed(manifest, members), stored="programs/")
+
+
+def _stored_draw(draw: Draw) -> StoredDraw:
+    types = {name: str(value).removeprefix("torch.") for name, value in draw.named.items() if isinstance(value, torch.dtype)}
+    named = {name: value for name, value in draw.named.items() if name not in types}
+    for value in (*draw.others, *named.values()):
+        if not isinstance(value, bool | int | float | None):
+            raise PackageError(f"a package cannot hold the argument {value!r} of the operator '{draw.operator}'")
+    dtype = str(draw.dtype).removeprefix("torch.")
+    return StoredDraw(draw.operator, draw.size, draw.stride, dtype, draw.others, named, types, draw.which)
 
 
 def _order(order: Sequence[int] | None) -> tuple[int, ...] | None:

@@ -11,9 +11,9 @@ from torch import nn
 from torch.export import Dim
 
 import kitsune_mlir
-from kitsune_mlir.errors import ArgumentError, PackageError
+from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.plain import record
-from kitsune_mlir.sized.stored import StoredSizes, check_sizes
+from kitsune_mlir.sized.stored import StoredDraw, StoredSizes, _check_draw, check_sizes
 from test.unit.test_gradient_program import same_weights, trained
 
 R = torch.randn
@@ -118,15 +118,27 @@ def test_rows_that_are_not_independent_have_a_program_for_each_size(tmp_path):
 def test_random_numbers_are_those_of_eager_at_each_size(tmp_path):
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.3))
     program = kitsune_mlir.compile(model, (R(5, 4),), gradients=True, dynamic={"input": {0: Dim("n", max=64)}})
-    for n in (3, 17):
+    program.save(tmp_path / "noisy.kit", ir=False)
+    loaded = kitsune_mlir.load(tmp_path / "noisy.kit")
+    for n in (3, 17, 64):
         x, grads = R(n, 4), []
-        for function in (program, model):
+        for function, weight in ((program, model[0].weight), (loaded, loaded.weights["0.weight"]), (model, model[0].weight)):
             torch.manual_seed(5)
             y = function(x)
-            grads.append((y.detach(), *torch.autograd.grad(y.square().sum(), model[0].weight)))
-        torch.testing.assert_close(*grads)
-    with pytest.raises(PackageError, match="random numbers of sizes that change"):
-        program.save(tmp_path / "noisy.kit")
+            grads.append((y.detach(), *torch.autograd.grad(y.square().sum(), weight)))
+        torch.testing.assert_close(grads[0], grads[2])
+        torch.testing.assert_close(grads[1], grads[2])
+
+
+@pytest.mark.parametrize(
+    "entry, value", [("operator", "aten.mm.default"), ("dtype", "Tensor"), ("others", [[1]]), ("size", ["no"])]
+)
+def test_damaged_random_numbers(entry, value):
+    draw = {"operator": "aten.bernoulli.p", "size": ["s0", 4], "stride": [4, 1], "dtype": "float32"}
+    draw |= {"others": [0.5], "named": {}, "dtypes": {}, "which": None}
+    _check_draw(record(StoredDraw, draw, "it"), ["s0"])
+    with pytest.raises(ValueError, match=r"\w"):
+        _check_draw(record(StoredDraw, {**draw, entry: value}, "it"), ["s0"])
 
 
 class Tokens(nn.Module):
