@@ -166,11 +166,11 @@ class DirectCall:
         """
         if self._pieces is None or count < FEWEST or (self._current is not None and self._current() != self._index):
             return None
-        columns, pointers = list[list[Any]](), list[Sequence[int]]()
+        columns, pointers = list[Sequence[Any]](), list[Sequence[int]]()
         for shape, stride, dtype, size, each in self._pieces:
             whole = self._empty((count * each,), (1,), dtype)
-            first, part = whole.data_ptr(), _part_of()
-            columns.append([part(whole, shape, stride, place) for place in range(0, count * each, each)])
+            first = whole.data_ptr()
+            columns.append(_apart(whole, count, shape, stride, each))
             pointers.append(range(first, first + count * size, size))
         if len(columns) == 1:
             return [[result] for result in columns[0]], pointers
@@ -192,20 +192,22 @@ class DirectCall:
             return False
 
 
-@functools.cache
-def _part_of() -> Any:
-    """What makes a tensor of sizes and strides at a place of another one's memory, and no view of it: as torch.compile's own
-    code does. None in versions of PyTorch that have another one."""
+def _apart(whole: Any, count: int, shape: Sequence[int], stride: Sequence[int], each: int) -> Sequence[Any]:
+    """So many tensors of these sizes and strides in one piece of memory, `each` elements from one to the next. Below autograd,
+    which would know them as views: they are nobody's."""
     import torch
 
-    return getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None)
+    core = torch._C
+    keys = core.DispatchKeySet(core.DispatchKey.ADInplaceOrView)
+    with core._AutoDispatchBelowAutograd(), core._ExcludeDispatchKeyGuard(keys), core._DisableTorchDispatch():
+        return torch.as_strided(whole, (count, *shape), (each, *stride)).unbind(0)
 
 
 def pieces_of(results: Sequence[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, Any, int, int]] | None:
     """Shape, strides and dtype of results, with bytes and elements from one call's to the next one's, where those of several
     calls lie in one piece of memory; None where they do not."""
     sizes = [max(1, math.prod(shape)) * dtype.itemsize for shape, _, dtype in results]
-    if not sizes or max(sizes) > TOGETHER or _part_of() is None:
+    if not sizes or max(sizes) > TOGETHER:
         return None
     steps = [-(-size // SPACING) * SPACING for size in sizes]
     return [(*one, step, step // one[2].itemsize) for one, step in zip(results, steps, strict=True)]

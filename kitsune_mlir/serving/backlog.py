@@ -12,7 +12,7 @@ from typing import Any
 
 from kitsune_mlir.errors import ArgumentError, BusyError
 
-__all__ = ["Backlog", "Lengths", "busy", "length_of", "of_each", "refusals"]
+__all__ = ["Backlog", "Lengths", "busy", "length_of", "of_each", "refusals", "unknown"]
 
 STEPS = 8
 """Lengths of deadlines that are told apart between one and twice as long."""
@@ -72,6 +72,11 @@ def of_each(deadlines: Sequence[float], count: int) -> Sequence[float]:
     return deadlines
 
 
+def unknown(model: str, models: Iterable[str]) -> ArgumentError:
+    """Why a request is for nobody."""
+    return ArgumentError(f"there is no model '{model}'; models are {', '.join(sorted(models))}")
+
+
 def busy(waiting: int, capacity: int) -> BusyError:
     """Why a request is not taken in."""
     if waiting >= capacity:
@@ -79,8 +84,8 @@ def busy(waiting: int, capacity: int) -> BusyError:
     return BusyError(f"{waiting} requests wait, so that it would be answered after its deadline: try again later")
 
 
-def refusals(queues: Sequence[Any], waiting: int, capacity: int, room: float, due: float) -> dict[int, None]:
-    """Which of some calls that are handed in at once are not taken in, in order.
+def refusals(queues: Sequence[Any], waiting: int, capacity: int, room: float, due: float, first: int = 0) -> dict[int, None]:
+    """Which of some calls that are handed in at once, numbered from `first` on, are not taken in, in order.
 
     Args:
         queues: that each would wait in (`requests.Queue`).
@@ -95,7 +100,7 @@ def refusals(queues: Sequence[Any], waiting: int, capacity: int, room: float, du
     ):
         return {}
     refused = dict[int, None]()
-    for place, queue in enumerate(queues):
+    for place, queue in enumerate(queues, first):
         if waiting >= capacity or (room < queue.spare(due) and waiting >= queue.least_waiting):
             refused[place] = None
         else:

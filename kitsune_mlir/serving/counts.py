@@ -29,6 +29,11 @@ class Counts:
         self.of = {name: Statistics() for name in names}
         self.lock, self._clock = threading.Lock(), clock
 
+    def to_dict(self) -> dict[str, dict[str, float]]:
+        """As of `Statistics`, by name."""
+        with self.lock:
+            return {name: statistics.to_dict() for name, statistics in self.of.items()}
+
     def handed_in(self, taken: Sequence[str], refused: Sequence[str]) -> None:
         """Count requests by their models. (Figures of submissions are whoever's who takes them in; the lock is not taken.)"""
         for model, count in Counter(taken).items():
@@ -36,15 +41,38 @@ class Counts:
         for model in refused:
             self.of[model].refused += 1
 
-    def launched(self, requests: Sequence[Waiting]) -> None:
-        """Count a launch."""
+    def launched(self, models: Iterable[str]) -> None:
+        """Count a launch of requests of these models."""
         with self.lock:
-            for name in {request.model for request in requests}:
+            for name in {*models}:
                 self.of[name].launches += 1
+
+    def at_once(self, models: Sequence[str], outputs: Sequence[Any], came: float, ends: Sequence[float]) -> Sequence[Any]:
+        """Count a launch of calls that waited for nothing, and their outputs or errors; what they are to be given.
+
+        Args:
+            came: when they came.
+            ends: their deadlines, if they have any.
+        """
+        now, joined = self._clock(), len(models) > 1
+        wrong = {n for n, output in enumerate(outputs) if isinstance(output, Exception)}
+        right = [model for n, model in enumerate(models) if n not in wrong] if wrong else models
+        with self.lock:
+            for name, count in Counter(models).items():
+                self.of[name].launches += 1
+                self.of[name].joined += count * joined
+            for name, count in Counter(right).items():
+                self.of[name].answered += count
+                self.of[name].latencies.extend([now - came] * count)
+            for n in wrong:
+                self.of[models[n]].failed += 1
+            for n in [n for n, end in enumerate(ends) if end < now and n not in wrong]:
+                self.of[models[n]].missed += 1
+        return [_own(output) if isinstance(output, Exception) else output for output in outputs] if wrong else outputs
 
     def alone(self, request: Waiting, output: Any) -> list[Any]:
         """Count a launch of one request, and its output or error; what it is to be given."""
-        self.launched((request,))
+        self.launched((request.model,))
         return self.answered((request,), (output,), 1)
 
     def answered(self, requests: Sequence[Waiting], outputs: Sequence[Any], count: int) -> list[Any]:

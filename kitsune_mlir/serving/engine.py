@@ -12,14 +12,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from math import inf
 from typing import Any
 
-from kitsune_mlir.errors import ArgumentError, BusyError, ConflictError
+from kitsune_mlir.errors import BusyError
 from kitsune_mlir.runtime.program import Program
-from kitsune_mlir.serving.backlog import Backlog, Lengths, busy, of_each, refusals
+from kitsune_mlir.serving.backlog import Backlog, Lengths, busy, of_each, refusals, unknown
+from kitsune_mlir.serving.bell import Bell
 from kitsune_mlir.serving.counts import Counts, too_late
 from kitsune_mlir.serving.family import Family
-from kitsune_mlir.serving.groups import Done, Group, Member, begun, give
+from kitsune_mlir.serving.groups import Call, Done, Group, Member, begun, give
 from kitsune_mlir.serving.requests import UNHURRIED, Request, Waiting, numbers, turn
 from kitsune_mlir.serving.simulate import Forecast, simulate
 
@@ -29,7 +31,6 @@ Source = Callable[["Engine", bool], bool]
 """Hands in what has come, see `serve.serve`."""
 
 _log = logging.getLogger(__name__)
-_FOREVER = float("inf")
 _NONE: Mapping[str, Any] = {}
 _KEPT = 64
 """Cancelled requests that are held at least, beside as many as wait."""
@@ -59,19 +60,16 @@ class Engine:
     ):
         self.capacity, self._source = capacity, source
         self._families = {name: family for family in families for name in family.programs}
-        self._all = list(families)
-        self._all[0].alone = len(families) == 1
+        self._all, families[0].alone = [*families], len(families) == 1
         self._counts, self._clock = Counts(self._families, clock), clock
-        self._statistics = self._counts.of
         self._lead = threading.Lock()  # of who launches; taken before the others
         self._queues = threading.Lock()  # of what waits in families; taken before `_lock`
         self._lock = threading.Lock()  # of all below, and of figures of submissions
         self._arrived: list[Waiting] = []
         self._waiting = 0
         self._backlog, self._length_of = Backlog(), Lengths()
-        self._closed = self._asleep = False
-        self._bell = threading.Lock()  # released to wake the thread
-        self._bell.acquire()
+        self._closed = self._asking = False
+        self._bell = Bell(self._lock, lambda: bool(self._arrived) or self._closed)
         self._thread = threading.Thread(target=self._serve, name="kitsune-serve", daemon=True)
         self._thread.start()
 
@@ -111,12 +109,12 @@ class Engine:
         """As `submit`; `wakes`: the engine's thread, if it is asleep."""
         family = self._families.get(model)
         if family is None:
-            raise self._unknown(model)
+            raise unknown(model, self._families)
         strict, due = deadline is not None, UNHURRIED if deadline is None else deadline
         length, now = self._length_of(due), self._clock()
         request = Request(now + due, model, args, kwargs, strict, now, self._cancelled, self._help)
         request.length, request.seconds = length, family.pace
-        statistics = self._statistics[model]
+        statistics = self._counts.of[model]
         with self._lock:
             waiting = self._waiting
             if self._closed:
@@ -129,20 +127,19 @@ class Engine:
             self._backlog.enter(length, request.seconds)
             self._waiting = waiting + 1
             self._arrived.append(request)
-            if wakes and self._asleep:
-                self._wake()
+            if wakes and self._bell.asleep:
+                self._bell.ring()
         return request
 
-    def submit_many(
-        self, calls: Sequence[tuple[str, Sequence[Any]]], done: Done, *, deadline: float | Sequence[float] | None = None
-    ) -> Group:
+    def submit_many(self, calls: Sequence[Call], done: Done, *, deadline: float | Sequence[float] | None = None) -> Group:
         """Hand in several calls at once; from any thread. It costs a fraction of as many calls of `submit`: no future is made.
 
         Args:
             calls: the model and the positional arguments of each; these must not change before the answer is there.
             done: `done(numbers, outputs)` is called when some of the calls have ended, which are those of a launch, with their
                 places in `calls` and for each the output, or the error that `submit` or its future would raise. It should
-                not take long: the thread that launches calls it (or this one, for calls that are not taken in).
+                not take long: the thread that launches calls it (or this one, for calls that are not taken in, and for those
+                of an engine's source, which are launched at once where nothing else waits).
             deadline: of all, or of each, as of `submit`.
 
         Returns:
@@ -155,36 +152,66 @@ class Engine:
         try:
             families = [self._families[model] for model, _ in calls]
         except KeyError as error:
-            raise self._unknown(error.args[0]) from None
+            raise unknown(error.args[0], self._families) from None
         strict, dues = deadline is not None, None
         if isinstance(deadline, Sequence):
             dues, deadline = of_each(deadline, len(calls)), max(deadline, default=UNHURRIED)
         due = UNHURRIED if deadline is None else deadline
         length, now = self._length_of(due), self._clock()
         group, ends = Group(done, self._drop), [now + one for one in dues] if dues else [now + due] * len(calls)
+        first = self._at_once(families, calls, ends, group, strict) if self._asking else 0
+        if calls and first == len(calls):
+            return group
         with self._lock:
             if self._closed:
                 raise BusyError("the engine is closed")
             waiting = self._waiting
-            room = self._backlog.room(now, due, length) if strict else _FOREVER
-            refused = refusals(families, waiting, self.capacity, room, due)
+            room = self._backlog.room(now, due, length) if strict else inf
+            refused = refusals(families[first:], waiting, self.capacity, room, due, first)
             taken = [
                 Member(end, model, args, strict, now, next(numbers), place, group, length, family.pace)
                 for place, ((model, args), family, end) in enumerate(zip(calls, families, ends, strict=True))
-                if not refused or place not in refused
+                if place >= first and place not in refused
             ]
             self._counts.handed_in([one.model for one in taken], [calls[place][0] for place in refused])
             self._backlog.enter(length, sum([request.seconds for request in taken]))
             self._waiting += len(taken)
             self._arrived += taken
-            if self._asleep and taken:
-                self._wake()
+            self._bell.ring()
         if refused:
             group.tell([*refused], [busy(waiting + len(taken), self.capacity)] * len(refused))
         return group
 
-    def _unknown(self, model: str) -> ArgumentError:
-        return ArgumentError(f"there is no model '{model}'; models are {', '.join(sorted(self._families))}")
+    def _at_once(
+        self, families: Sequence[Family], calls: Sequence[Call], ends: Sequence[float], group: Group, strict: bool
+    ) -> int:
+        """Launch and answer calls that the source hands in, from the first on, as long as nothing else waits and they are in
+        time: they need no queue. How many that were."""
+        first, came, kinds = 0, self._clock(), {*families}
+        family = families[0] if len(kinds) == 1 else None
+        if family is None or family.exclusive or family.late:
+            return 0
+        self._asking = False  # what is told may hand in more
+        with self._lead:
+            while first < len(calls) and not self._waiting and not self._closed:
+                begin, part = self._clock(), slice(first, first + family.limit)
+                models, args = zip(*calls[part], strict=True)
+                over = begin + family.expected(len(models))
+                if strict and min(ends[part]) < over:
+                    break
+                self._backlog.free = over
+                outputs, right = family.outputs(models, args, ())
+                seconds = self._clock() - begin
+                with self._lock:
+                    self._counts.handed_in(models, ())
+                told = self._counts.at_once(models, outputs, came, ends[part] if strict else ())
+                group.tell(range(len(calls))[part], told)
+                if right:
+                    with self._queues:
+                        family.observe(len(models), seconds, self._clock() - begin)
+                first += len(models)
+        self._asking = True
+        return first
 
     def __call__(self, model: str, *args: Any, deadline: float | None = None, **kwargs: Any) -> Any:
         """Submit a call and wait for its output."""
@@ -193,9 +220,8 @@ class Engine:
     def stats(self) -> dict[str, Any]:
         """ "models": by name the counts of `Statistics`, with "p50" and "p99" of the latest latencies in seconds; "waiting"
         requests, and the "capacity" for them."""
-        with self._lock, self._counts.lock:
-            models = {name: statistics.to_dict() for name, statistics in self._statistics.items()}
-            return {"models": models, "waiting": self._waiting, "capacity": self.capacity}
+        with self._lock:
+            return {"models": self._counts.to_dict(), "waiting": self._waiting, "capacity": self.capacity}
 
     def forecast(
         self, rate: float, *, count: int = 20_000, deadline: float | None = None, overhead: float = 0.0, seed: int = 0
@@ -217,8 +243,7 @@ class Engine:
         """Take no more requests, and return when those that wait are answered, or cancelled."""
         with self._lock:
             self._closed = True
-            if self._asleep:
-                self._wake()
+            self._bell.ring()
         for request in self._pending() if cancel else ():
             request.cancel()
         if threading.current_thread() is not self._thread:
@@ -254,11 +279,10 @@ class Engine:
         """Requests were cancelled; `_lock` is held."""
         self._leave(requests)
         for request in requests:
-            self._statistics[request.model].cancelled += 1
+            self._counts.of[request.model].cancelled += 1
         if len(self._arrived) > 2 * self._waiting + _KEPT:
             self._arrived = [request for request in self._arrived if not request.cancelled()]
-        if self._asleep:
-            self._wake()
+        self._bell.ring()
 
     def _leave(self, requests: Sequence[Waiting]) -> None:
         """Requests wait no longer; `_lock` is held."""
@@ -268,24 +292,8 @@ class Engine:
         else:
             self._backlog.clear()
 
-    def _wake(self) -> None:
-        """Let the thread go on; `_lock` is held."""
-        self._asleep = False
-        self._bell.release()
-
     def _sleep(self, seconds: float | None) -> None:
-        """Wait for whatever somebody does, unless something was done meanwhile."""
-        with self._lock:
-            if self._arrived or self._closed:
-                return
-            self._asleep = True
-        if self._bell.acquire(timeout=-1 if seconds is None else seconds):
-            return
-        with self._lock:
-            if self._asleep:
-                self._asleep = False
-                return
-        self._bell.acquire()  # somebody has just released it
+        self._bell.sleep(seconds)
 
     def _fetch(self) -> bool:
         """Put what has arrived into its families; whether nothing else comes."""
@@ -333,17 +341,17 @@ class Engine:
         if self._waiting == 1 and family.at_home and self._lead.acquire(blocking=False):
             try:
                 if self._alone(request):
-                    give((request,), self._counts.alone(request, family.output(request)))
+                    output = family.output(request.model, request.args, request.kwargs)
+                    give((request,), self._counts.alone(request, output))
             except BaseException as error:  # this thread is interrupted, and nobody else would answer
                 if not request.pending and not request.done():
                     request.set_exception(error)
                 raise
             finally:
                 self._lead.release()
-        if self._asleep and request.pending:
+        if request.pending:
             with self._lock:
-                if self._asleep:
-                    self._wake()
+                self._bell.ring()
 
     def _alone(self, request: Request) -> bool:
         """Start a request, if no other one waits and its time is not over; `_lead` is held."""
@@ -358,10 +366,12 @@ class Engine:
     def _ask(self, source: Source) -> None:
         """Let a source hand in what has come; one that fails is asked no more."""
         try:
+            self._asking = True
             again = not self._closed and source(self, not self._waiting)
         except Exception:
             again = False
             _log.exception("exception calling %r", source)
+        self._asking = False
         if not again:
             self._source = None
 
@@ -376,19 +386,12 @@ class Engine:
 
     def _launch(self, family: Family, requests: Sequence[Waiting], turned: float) -> None:
         """Run requests and answer them; the thread has turned to them at this time."""
-        begin = self._clock()
-        outputs = family.outputs(requests)
+        begin, models = self._clock(), [request.model for request in requests]
+        outputs, right = family.outputs(models, [one.args for one in requests], [one.kwargs for one in requests])
         seconds = self._clock() - begin
-        self._counts.launched(requests)
-        wrong = [n for n, output in enumerate(outputs) if isinstance(output, Exception)]
-        if again := {n for n in wrong if isinstance(outputs[n], ConflictError)} if len(requests) > 1 else set[int]():
-            kept = [n for n in range(len(requests)) if n not in again]
-            self._answer([requests[n] for n in kept], [outputs[n] for n in kept], len(requests))
-            for n in again:
-                self._answer([requests[n]], family.outputs([requests[n]]), len(requests))
-        else:
-            self._answer(requests, outputs, len(requests))
-        if not wrong:
+        self._counts.launched(models)
+        self._answer(requests, outputs, len(requests))
+        if right:
             with self._queues:
                 family.observe(len(requests), seconds, self._clock() - turned)
 

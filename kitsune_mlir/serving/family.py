@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kitsune_mlir.errors import ConflictError
 from kitsune_mlir.runtime.bound import stream_of
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.cost import CostModel
-from kitsune_mlir.serving.requests import Queue, Waiting
+from kitsune_mlir.serving.requests import Queue
 
 __all__ = ["Family"]
 
@@ -33,23 +34,34 @@ class Family(Queue):
         self.batch, self._device = program.batch(min(limit, program.most_requests)), torch.device(program.device)
         super().__init__(len(programs), self.batch.limit, exclusive, CostModel([], []))
 
-    def outputs(self, requests: Sequence[Waiting]) -> list[Any]:
-        """Run a launch; the output or the error of each. An error that is nobody's own is that of who has it when run alone."""
-        if len(requests) == 1:
-            return [self.output(requests[0])]
-        programs = [self.programs[request.model] for request in requests]
-        args, kwargs = [request.args for request in requests], [request.kwargs for request in requests]
-        try:
-            outputs = self.batch(args, programs, kwargs, return_exceptions=True)
-            self.finish()
-            return outputs
-        except Exception:
-            return [self.output(request) for request in requests]
+    def outputs(
+        self, models: Sequence[str], args: Sequence[Sequence[Any]], kwargs: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[Any], bool]:
+        """Run a launch of calls of models: the output or the error of each, and whether all of it went well.
 
-    def output(self, request: Waiting) -> Any:
-        """The output, or the error, of a request that is run by itself, as a call of its program."""
+        Calls that change what another one uses are run by themselves, after the others. An error that is nobody's own is that
+        of who has it when run alone.
+        """
+        if len(models) == 1:
+            output = self.output(models[0], args[0], kwargs[0] if kwargs else {})
+            return [output], not isinstance(output, Exception)
         try:
-            output = self.programs[request.model](*request.args, **request.kwargs)
+            outputs = self.batch(args, [self.programs[model] for model in models], kwargs or None, return_exceptions=True)
+            self.finish()
+            alone = [n for n, output in enumerate(outputs) if isinstance(output, Exception)]
+            if not alone:
+                return outputs, True
+            alone = [n for n in alone if isinstance(outputs[n], ConflictError)]
+        except Exception:
+            outputs, alone = [None] * len(models), range(len(models))
+        for n in alone:
+            outputs[n] = self.output(models[n], args[n], kwargs[n] if kwargs else {})
+        return outputs, False
+
+    def output(self, model: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The output, or the error, of a call that is run by itself."""
+        try:
+            output = self.programs[model](*args, **kwargs)
             self.finish()
             return output
         except Exception as error:

@@ -9,7 +9,10 @@ from typing import Any
 
 from kitsune_mlir.serving.answer import Answer, answer, start
 
-__all__ = ["Done", "Group", "Member", "begun", "give"]
+__all__ = ["Call", "Done", "Group", "Member", "begun", "give"]
+
+Call = tuple[str, Sequence[Any]]
+"""A model, and positional arguments."""
 
 Done = Callable[[Sequence[int], Sequence[Any]], object]
 """Called with numbers of requests of a group, and the output or the error of each."""

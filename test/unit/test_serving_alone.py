@@ -82,7 +82,7 @@ def test_errors_of_a_request_that_is_alone(engine: Engine, monkeypatch: pytest.M
     counts = engine.stats()["models"]["a"]
     assert (counts["failed"], counts["expired"], counts["launches"]) == (2, 1, 1)
 
-    def interrupted(request: Any) -> Any:
+    def interrupted(*call: Any) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(engine._all[0], "output", interrupted)

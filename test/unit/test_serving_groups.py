@@ -189,3 +189,40 @@ def test_a_source_is_asked_between_launches(programs):
     for failing in (lambda engine, idle: 1 // 0, lambda engine, idle: False):
         with kitsune_mlir.serve(programs, measure=False, source=failing) as engine:
             assert engine("b", x).shape == (1, 3)
+
+
+def test_what_a_source_hands_in_is_launched_at_once_where_nothing_waits(models, programs):
+    """It is answered when `submit_many` returns, in launches of the limit; errors are their own; who has no time is told so."""
+    xs, seen, over = [torch.randn(1, 7) for _ in range(10)], list[Any](), threading.Event()
+
+    def source(engine: Engine, idle: bool) -> bool:
+        told: dict[int, Any] = {}
+        engine.submit_many(
+            [("abc"[n % 3], (x,)) for n, x in enumerate(xs)], lambda p, o: told.update(zip(p, o, strict=True)), deadline=60.0
+        )
+        seen.append(dict(told))
+        wrong = [("a", (xs[0],)), ("b", (torch.randn(2, 7),)), ("c", (xs[1],))]
+        engine.submit_many(wrong, lambda p, o: told.update(zip(p, o, strict=True)))
+        seen.append([told[n] for n in range(3)])
+
+        def more(places: Any, outputs: Any) -> None:
+            engine.submit_many([("a", (xs[2],))], lambda _, o: (seen.append(("more", o[0])), over.set()))  # in its turn
+            raise ZeroDivisionError
+
+        engine.submit_many([("b", (xs[3],))], more)
+        seen.append(len(seen))
+        engine.submit_many([("b", (xs[3],))], lambda _, o: seen.append(("late", o[0])), deadline=1e-9)
+        return False
+
+    with kitsune_mlir.serve(programs, limit=4, measure=False, source=source) as engine:
+        assert over.wait(30)
+    first, second, third, *others = seen
+    for n, x in enumerate(xs):
+        assert torch.allclose(first[n], models["abc"[n % 3]](x), atol=1e-5)
+    assert isinstance(second[1], ArgumentError) and second[1].__cause__ is None
+    assert torch.allclose(second[2], models["c"](xs[1]), atol=1e-5) and third == 2
+    assert [kind for kind, _ in others] == ["late", "more"] and isinstance(others[0][1], DeadlineError)
+    assert torch.allclose(others[1][1], models["a"](xs[2]), atol=1e-5)
+    counts = engine.stats()["models"]
+    assert [sum(one[name] for one in counts.values()) for name in ("submitted", "answered", "failed")] == [16, 14, 2]
+    assert counts["a"]["submitted"] == 6 and counts["a"]["joined"] == 5 and counts["a"]["launches"] == 5

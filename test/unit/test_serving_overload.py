@@ -179,16 +179,16 @@ class Played(Engine):
         (family,) = families_of({"0": program}, 4, False)
         family.cost = CostModel([1, 4], [self.LAUNCH, self.LAUNCH])
         self._run, family.batch = family.batch, self._launched  # type: ignore[assignment]
-        self._one, family.output = family.output, self._alone  # type: ignore[method-assign]
+        self._one, family.output = family.output, self._by_itself  # type: ignore[method-assign]
         super().__init__([family], 10_000, lambda: self.now)
 
     def _launched(self, *args: Any, **options: Any) -> list[Any]:
         self.go_on(self.now + self.LAUNCH)
         return self._run(*args, **options)
 
-    def _alone(self, request: Any) -> Any:
+    def _by_itself(self, *call: Any) -> Any:
         self.go_on(self.now + self.LAUNCH)
-        return self._one(request)
+        return self._one(*call)
 
     def _sleep(self, seconds: float | None) -> None:
         if not self.futures or len(self.futures) == self.COUNT:
