@@ -46,7 +46,11 @@ class Answer(Future[Any]):
                 self._condition, self._waiters = threading.Condition(), []
                 self._done_callbacks = [*self._done_callbacks]
                 self._own = True
+        self.waited_for()
         return self.__dict__[name]
+
+    def waited_for(self) -> None:
+        """Called when it gets its condition: somebody waits for it, alone or with others."""
 
     def dropped(self) -> None:
         """Called once, by whoever cancels it."""

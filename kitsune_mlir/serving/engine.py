@@ -17,6 +17,7 @@ from typing import Any
 
 from kitsune_mlir.errors import BusyError
 from kitsune_mlir.runtime.program import Program
+from kitsune_mlir.serving.answer import start
 from kitsune_mlir.serving.backlog import Backlog, Lengths, busy, of_each, refusals, unknown
 from kitsune_mlir.serving.bell import Bell
 from kitsune_mlir.serving.counts import Counts, too_late
@@ -65,8 +66,7 @@ class Engine:
         self._lead = threading.Lock()  # of who launches; taken before the others
         self._queues = threading.Lock()  # of what waits in families; taken before `_lock`
         self._lock = threading.Lock()  # of all below, and of figures of submissions
-        self._arrived: list[Waiting] = []
-        self._waiting = 0
+        self._arrived, self._waiting = list[Waiting](), 0
         self._backlog, self._length_of = Backlog(), Lengths()
         self._closed = self._asking = False
         self._bell = Bell(self._lock, lambda: bool(self._arrived) or self._closed)
@@ -128,7 +128,7 @@ class Engine:
             self._waiting = waiting + 1
             self._arrived.append(request)
             if wakes and self._bell.asleep:
-                self._bell.ring()
+                self._bell.announce(not waiting)
         return request
 
     def submit_many(self, calls: Sequence[Call], done: Done, *, deadline: float | Sequence[float] | None = None) -> Group:
@@ -160,7 +160,7 @@ class Engine:
         length, now = self._length_of(due), self._clock()
         group, ends = Group(done, self._drop), [now + one for one in dues] if dues else [now + due] * len(calls)
         first = self._at_once(families, calls, ends, group, strict) if self._asking else 0
-        if calls and first == len(calls):
+        if 0 < first == len(calls):
             return group
         with self._lock:
             if self._closed:
@@ -335,14 +335,14 @@ class Engine:
                 if self._source is None or pause is not None:
                     self._sleep(pause)
 
-    def _help(self, request: Request) -> None:
-        """Launch a request that this thread is about to wait for, if it is the only one; else see to it that it is launched."""
+    def _help(self, request: Request, here: bool) -> None:
+        """Launch a request that this thread is about to wait for (`here`), if it is the only one; else see to it that it is."""
         family = self._families[request.model]
-        if self._waiting == 1 and family.at_home and self._lead.acquire(blocking=False):
+        if here and self._waiting == 1 and family.at_home and self._lead.acquire(blocking=False):
             try:
                 if self._alone(request):
-                    output = family.output(request.model, request.args, request.kwargs)
-                    give((request,), self._counts.alone(request, output))
+                    give((request,), self._counts.alone(request, family.output(request.model, request.args, request.kwargs)))
+                    self._bell.helped()
             except BaseException as error:  # this thread is interrupted, and nobody else would answer
                 if not request.pending and not request.done():
                     request.set_exception(error)
@@ -358,7 +358,7 @@ class Engine:
         with self._lock:
             if self._waiting != 1 or self._arrived != [request] or (request.strict and self._clock() > request.deadline):
                 return False
-            if started := begun((request,)):
+            if started := start((request,)):
                 self._arrived = []
                 self._leave(started)
             return bool(started)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kitsune_mlir.errors import ConflictError
-from kitsune_mlir.runtime.bound import stream_of
+from kitsune_mlir.runtime.launch import wait_for
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.cost import CostModel
 from kitsune_mlir.serving.requests import Queue
@@ -31,7 +31,13 @@ class Family(Queue):
         program = next(iter(programs.values()))
         exclusive = any(n < len(program.signature.weights) for n in program.signature.written)
         self.programs = dict(programs)
-        self.batch, self._device = program.batch(min(limit, program.most_requests)), torch.device(program.device)
+        self.batch = program.batch(min(limit, program.most_requests))
+        core, device = torch._C, torch.device(program.device)
+        self._modes = torch.is_inference_mode_enabled, core._len_torch_dispatch_stack, core._len_torch_function_stack
+        self._index = None
+        if device.type == "cuda":
+            self._index = torch.cuda.current_device() if device.index is None else device.index
+            self._current, self._stream = core._cuda_getDevice, core._cuda_getCurrentRawStream
         super().__init__(len(programs), self.batch.limit, exclusive, CostModel([], []))
 
     def outputs(
@@ -69,19 +75,13 @@ class Family(Queue):
 
     def finish(self) -> None:
         """Wait until what was launched is done."""
-        if self._device.type == "cuda":
-            from kitsune_mlir.runtime.launch import wait_for
-
-            wait_for(stream_of(self._device))
+        if self._index is not None:
+            wait_for(self._stream(self._index))
 
     @property
     def at_home(self) -> bool:
         """Whether this thread would launch as an engine's own does: on the default stream of the device, with plain tensors
         for results, which no mode watches."""
-        import torch
-
-        if torch.is_inference_mode_enabled() or torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        if any([mode() for mode in self._modes]):
             return False
-        if self._device.type != "cuda":
-            return True
-        return torch.cuda.current_device() == self._device.index and not stream_of(self._device)
+        return self._index is None or (self._current() == self._index and not self._stream(self._index))

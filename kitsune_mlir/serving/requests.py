@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from kitsune_mlir.serving.answer import Answer
@@ -61,7 +62,8 @@ class Request(Answer):
 
     Args:
         on_cancel: called with it, once, when it is cancelled.
-        on_wait: called with it by a thread that is about to wait for its answer, for as long as it takes.
+        on_wait: called with it by a thread that asks for its answer, and whether it is about to wait for it, for as long as it
+            takes.
     """
 
     length, seconds = 0, 0.0
@@ -75,7 +77,7 @@ class Request(Answer):
         strict: bool,
         arrived: float,
         on_cancel: Callable[[Request], None] | None = None,
-        on_wait: Callable[[Request], None] | None = None,
+        on_wait: Callable[[Request, bool], None] | None = None,
     ):
         self.deadline, self.strict, self.arrived, self.number = deadline, strict, arrived, next(numbers)
         self.model, self.args, self.kwargs = model, args, kwargs
@@ -83,17 +85,31 @@ class Request(Answer):
 
     def result(self, timeout: float | None = None) -> Any:
         """As of `Future`."""
-        self._about_to_wait(timeout)
+        self._looked_at(timeout is None)
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """As of `Future`."""
-        self._about_to_wait(timeout)
+        self._looked_at(timeout is None)
         return super().exception(timeout)
 
-    def _about_to_wait(self, timeout: float | None) -> None:
-        if self.pending and timeout is None and self._on_wait is not None:
-            self._on_wait(self)
+    def done(self) -> bool:
+        """As of `Future`."""
+        self._looked_at(False)
+        return super().done()
+
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        """As of `Future`."""
+        self._looked_at(False)
+        super().add_done_callback(fn)
+
+    def waited_for(self) -> None:
+        """As of `Answer`."""
+        self._looked_at(False)
+
+    def _looked_at(self, waits: bool) -> None:
+        if self.pending and self._on_wait is not None:
+            self._on_wait(self, waits)
 
     def dropped(self) -> None:
         """As of `Answer`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, DeadlineError
+from kitsune_mlir.serving.bell import TRUSTED
 from kitsune_mlir.serving.engine import Engine
 
 
@@ -130,3 +131,26 @@ def test_calls_handed_in_at_once_with_deadlines_of_their_own(program: Any) -> No
             with pytest.raises(ArgumentError, match=problem):
                 engine.submit_many(calls, tell, deadline=deadline)
         engine.submit_many([], tell, deadline=[])
+
+
+def test_the_engine_sleeps_while_others_do_its_work(engine: Engine, model: nn.Module) -> None:
+    """After some requests that were launched by who waited for them it is not woken for the next; it finds what nobody waits
+    for, and is woken where anybody looks at the future in another way."""
+    seen, x = threads_of(engine), torch.randn(5, 7)
+    for _ in range(TRUSTED):
+        engine("a", x)
+    assert engine._bell._helped >= TRUSTED
+    assert torch.allclose(engine.submit("a", (x,)).result(), model(x), atol=1e-5)
+    told = threading.Event()
+    engine.submit("a", (x,)).add_done_callback(lambda _: told.set())
+    assert told.wait(30)
+    for _ in range(TRUSTED):
+        engine("a", x)
+    future = engine.submit("a", (x,))  # nobody looks
+    deadline = time.monotonic() + 30
+    while future._state != "FINISHED" and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert future.done() and seen[-1] == engine._thread.ident
+    for _ in range(TRUSTED):
+        engine("a", x)
+    assert {*wait([engine.submit("a", (x,)), engine.submit("a", (x,))], 30).done} and not engine._waiting
