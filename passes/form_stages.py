@@ -17,6 +17,7 @@ from kitsune_mlir.passes.stages.copies import settle_results, settle_scatters, s
 from kitsune_mlir.passes.stages.cut_chains import cut_chains
 from kitsune_mlir.passes.stages.grouping import Grouping, reads
 from kitsune_mlir.passes.stages.halo import gather_pads, mark_halos
+from kitsune_mlir.passes.stages.long_chains import long_chains
 from kitsune_mlir.passes.stages.made_where_read import make_where_read
 from kitsune_mlir.passes.stages.moves_by_index import gather_moves
 from kitsune_mlir.passes.stages.pool_windows import read_windows
@@ -101,10 +102,13 @@ class FormStages(Pass):
         if not terminator.operands:
             return
         returned = list(terminator.operands)
-        cuts: list[tuple[frozenset[int], int]] = []
+        grouping = self._grouped(every, returned, target, chains, [])
+        cuts = long_chains(grouping) if target.is_gpu and chains == "cost" else []
+        if cuts:
+            grouping = self._grouped(every, returned, target, chains, cuts)
         for item in self.cut:
-            cuts = [*cuts, self._cut(function, self._grouped(every, returned, target, chains, cuts), item)]
-        grouping = self._grouped(every, returned, target, chains, cuts)
+            cuts = [*cuts, self._cut(function, grouping, item)]
+            grouping = self._grouped(every, returned, target, chains, cuts)
         for op, reason in grouping.apart():
             remark(op, reason)
         self._build(function, grouping, returned, terminator)

@@ -170,7 +170,7 @@ def check(name: str) -> bool:
             loss.backward()
             optimizer.step()
             losses[-1].append(float(loss))
-    apart = max(abs(a - b) / abs(b) for a, b in zip(*losses, strict=True))
+    apart = max(abs(a - b) / max(abs(b), 1e-3) for a, b in zip(*losses, strict=True))
     programs = "; ".join(str(report).splitlines()[0] for report in step.reports)
     ok = not wrong and apart < 1e-2
     print(f"{'ok  ' if ok else 'FAIL'} {name}: gradients {max(errors.values()):.1e}, losses {apart:.1e} from eager's", end="")
