@@ -62,3 +62,16 @@ def test_what_is_chosen_is_what_trials_of_its_own_would_give(trials):
         before = len(trials)
         assert [plans(text) for text in texts] == alone
     assert 0 < first and len(trials) == before
+
+
+def test_a_trial_has_the_pointers_that_its_task_takes():
+    """Not those of all layers, of which a training step has a thousand."""
+
+    def parameters(tile):
+        function = tile.task.kernel.module_block.operations[0].operation
+        return len(function.regions[0].blocks[0].arguments)
+
+    tasks = view(layers(9).text).tasks
+    assert [dry_run.probe(task, 256, parameters) for task in tasks] == [
+        3 + len({buffer.argument for buffer in task.buffers}) for task in tasks
+    ]

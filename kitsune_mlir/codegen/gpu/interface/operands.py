@@ -40,7 +40,7 @@ class Arguments:
     """The kernel's arguments.
 
     Attributes:
-        pointers: one value a pointer; or the address of the array of them.
+        pointers: one value a pointer, by its number; or the address of the array of them.
         maps: the same of the tensor maps, if there are any.
         places: by (argument of the program, offset) of a buffer the number of the pointer to it; None where each argument has a
             pointer, under its own number.
@@ -48,7 +48,7 @@ class Arguments:
         slots, partial_bytes: counters, and bytes of partial results, of a request.
     """
 
-    pointers: Sequence[Value] | Value
+    pointers: Sequence[Value] | Mapping[int, Value] | Value
     maps: Sequence[Value] | Value
     places: Mapping[tuple[int, int], int] | None = None
     request: Value | None = None

@@ -23,8 +23,9 @@ Result = TypeVar("Result")
 
 def probe(task: TaskView, threads: int, emit: Callable[[TileContext], Result]) -> Result:
     """What `emit` returns, or raises, for a tile of `task` in a block of `threads` threads."""
-    pointers = 1 + max((buffer.argument for buffer in task.buffers), default=0)
-    declared = ", ".join([f"%a{i}: {GLOBAL}" for i in range(pointers + 1)] + [f"%s: {SHARED}", "%n: i32"])
+    # Of a training step's thousand arguments a task takes a few.
+    places = sorted({buffer.argument for buffer in task.buffers})
+    declared = ", ".join([f"%a{i}: {GLOBAL}" for i in range(len(places) + 1)] + [f"%s: {SHARED}", "%n: i32"])
     module = ir.Module.parse(f"module {{ llvm.func @probe({declared}) {{ llvm.return }} }}")
     block = module.body.operations[0].regions[0].blocks[0]
     with ir.InsertionPoint(block.operations[0]):
@@ -32,6 +33,6 @@ def probe(task: TaskView, threads: int, emit: Callable[[TileContext], Result]) -
         counters = Semaphores(workspace, i32(0), workspace, 0, 0, False)
         zero = i32(0)
         state = KernelState(counters, thread_id(), zero, zero, threads, module.body, set(), False)
-        operands = Operands(Arguments(arguments, ()), [Member(task)])
+        operands = Operands(Arguments(dict(zip(places, arguments, strict=True)), ()), [Member(task)])
         context = TaskContext(state, Plan("simt", task), shared, workspace, shared, operands, zero)
         return emit(TileContext(context, number))
