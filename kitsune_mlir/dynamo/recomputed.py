@@ -16,7 +16,6 @@ from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 import kitsune_mlir.frontend.attention_dropout  # noqa: F401 (defines the operator)
-from kitsune_mlir.dynamo.kept_bases import keep_bases
 from kitsune_mlir.dynamo.torch_api import min_cut_rematerialization_partition
 
 __all__ = ["partitioned", "recompute_scores"]
@@ -32,6 +31,8 @@ LEAST = 1 << 20
 
 def partitioned(joint: fx.GraphModule, inputs: Sequence[Any], **given: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Forward and backward of a joint graph, as AOTAutograd's `partition_fn` gives them."""
+    from kitsune_mlir.dynamo.kept_bases import keep_bases  # what it needs takes a while to import, and kept graphs do not
+
     recompute_scores(joint.graph)
     forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)
     keep_bases(forward, backward, given["num_fwd_outputs"])
