@@ -81,8 +81,9 @@ def _planned(layer: Layer) -> MmaPlan:
     return plan.private
 
 
+@pytest.mark.parametrize("threads", [96, 64])  # 64: beside TMA, which loads other ranges
 @pytest.mark.parametrize("name", LAYERS)
-def test_every_element_of_a_chunk_is_copied_once(context, monkeypatch, name: str) -> None:
+def test_every_element_of_a_chunk_is_copied_once(context, monkeypatch, name: str, threads: int) -> None:
     mma = _planned(LAYERS[name])
     assert mma.boxes is None
     size = mma.sum.element_bytes
@@ -95,8 +96,8 @@ def test_every_element_of_a_chunk_is_copied_once(context, monkeypatch, name: str
                 memory = Memory(patched, size)
                 first = chunk * mma.sum.chunk
                 used = tile.cols if operand.transposed else mma.sum.steps * 32 // size
-                for thread in range(mma.copiers):
-                    job = mma_copy._Job(operand, tile, used, mma.sum.inner, start, mma.copiers)  # type: ignore[arg-type]
+                for thread in range(threads):
+                    job = mma_copy._Job(operand, tile, used, mma.sum.inner, start, threads)  # type: ignore[arg-type]
                     job.copy(SHARED, first, thread)  # type: ignore[arg-type]
             assert len(memory.shared) == tile.rows * used
             for row in range(tile.rows):
