@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import ml_dtypes
 import numpy as np
@@ -309,11 +309,36 @@ class JoinedColumn(nn.Module):
         return self.last(joined * self.cross(joined) + joined)
 
 
+class Roots(nn.Module):
+    """A product of what is computed, by a function that libdevice and ptxas do with a branch."""
+
+    def __init__(self, run: Callable[..., torch.Tensor] = torch.hypot) -> None:
+        super().__init__()
+        self.run, self.layer = run, nn.Linear(100, 8)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.run(x, y))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, BF16])
+@pytest.mark.parametrize(
+    "run, instruction",
+    [(torch.hypot, "nvvm.sqrt.approx"), (torch.div, "nvvm.divf"), (lambda x, y: torch.round(x / y), "")],
+)
+def test_functions_before_a_product_have_no_branches(run, instruction: str, dtype: torch.dtype, context) -> None:
+    """Of 16-bit results, unless they jump: a branch an element lets no load begin before the last one is used."""
+    task = ProgramView(kept(tiles(Roots(run), torch.randn(64, 100), torch.randn(64, 100), dtype=dtype)))
+    text = str(build(task, "kernel", KernelOptions()).module)
+    assert not instruction or instruction in text
+    assert ("math.sqrt" in text or "arith.divf" in text) == (not instruction)
+
+
 EMULATED = {
     **{
         name: (lambda name=name: few_rows(name), 64)
         for name in ("heads", "gated", "ragged_13_27_3", "two_129_kn", "layer_norm", "joined", "joined_to_itself")
     },
+    "roots": (lambda: (Roots(), (torch.randn(70, 100).to(BF16), torch.randn(70, 100).to(BF16))), 64),
     "ring_and_turns": (lambda: (mlp([256] * 4), (torch.randn(300, 256).to(BF16),)), 128),
     "two_warpgroups": (lambda: (mlp([96] * 3), (torch.randn(300, 96).to(BF16),)), 128),
     "gathered": (few_edges, 128),

@@ -8,13 +8,13 @@ Which these are, an engine says; so there is one evaluator for a thread's single
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.elementwise import Body, Step, is_constant
-from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, emit_body, is_zero
+from kitsune_mlir.codegen.gpu.contraction.scalar_body import NO_APPROXIMATIONS, constant_of, emit_body, is_zero
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.dialects.tile_records import Load
@@ -33,15 +33,21 @@ class Evaluator(Generic[Place]):
         body: the steps.
         tile: the tile.
         products: the operations whose sums the steps start from.
-        approximate: results are rounded to bf16: fast functions are exact enough.
+        approximations: functions that are exact enough for what is stored (`emit.approx_math.approximations_for`).
 
     Attributes:
         known: elements by what they are of: those of a step's result by its value, of what is loaded by its tensor and sides;
             and by what of the place tells them from others.
     """
 
-    def __init__(self, body: Body, tile: TileContext, products: Iterable[ir.Operation], approximate: bool = False):
-        self.body, self.tile, self.approximate = body, tile, approximate
+    def __init__(
+        self,
+        body: Body,
+        tile: TileContext,
+        products: Iterable[ir.Operation],
+        approximations: Mapping[str, Callable[..., Value]] = NO_APPROXIMATIONS,
+    ):
+        self.body, self.tile, self.approximations = body, tile, approximations
         self.products = {product.results[0]: product for product in products}
         self.known: dict[Hashable, list[Value]] = {}
 
@@ -114,7 +120,7 @@ class Evaluator(Generic[Place]):
             def index(loop: int, element: int = element) -> Value:
                 return self.index(self.body.loop_side(step.op, loop), place, element)
 
-            yielded.append(emit_body(step.op, elements, self.tile, index, extract, self.approximate))
+            yielded.append(emit_body(step.op, elements, self.tile, index, extract, self.approximations))
         return [list(found) for found in zip(*yielded, strict=True)]
 
     def _operand(self, op: ir.Operation, number: int, place: Place) -> list[Value]:

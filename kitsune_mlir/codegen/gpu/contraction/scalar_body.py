@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from torch_mlir import ir
 from torch_mlir.dialects import arith
 
-from kitsune_mlir.codegen.gpu.emit.approx_math import APPROXIMATIONS, jumps
+from kitsune_mlir.codegen.gpu.emit.approx_math import exact_enough
 from kitsune_mlir.codegen.gpu.emit.operation import clone
 from kitsune_mlir.codegen.gpu.emit.value import Value, wrap
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.dialects.products import body_of, yield_of
 
-__all__ = ["constant_of", "emit_body", "is_zero"]
+__all__ = ["NO_APPROXIMATIONS", "constant_of", "emit_body", "is_zero"]
+
+NO_APPROXIMATIONS: Mapping[str, Callable[..., Value]] = MappingProxyType({})
 
 
 def emit_body(
@@ -22,7 +25,7 @@ def emit_body(
     tile: TileContext,
     index: Callable[[int], Value],
     extract: Callable[[ir.Operation, Sequence[ir.Value]], Value] | None = None,
-    approximate: bool = False,
+    approximations: Mapping[str, Callable[..., Value]] = NO_APPROXIMATIONS,
 ) -> list[Value]:
     """Emit a body for one element; the values it yields.
 
@@ -31,7 +34,7 @@ def emit_body(
         tile: resolves index arithmetic from outside the body.
         index: the position of the element along a loop, i32 (for `linalg.index`).
         extract: the element that a `tensor.extract` reads at some indices (`index` values); None: the body has none.
-        approximate: the results are rounded to bf16: `emit.approx_math`'s functions are exact enough.
+        approximations: functions that are exact enough for the results, by what they stand for (`emit.approx_math`).
     """
     block = op.regions[0].blocks[0]
     known: dict[ir.Value, ir.Value] = {
@@ -43,7 +46,7 @@ def emit_body(
             known[value] = _outside(value, tile)
         return known[value]
 
-    approximate = approximate and not any(map(jumps, body_of(op)))
+    quick = exact_enough(approximations, body_of(op))
     for inner in body_of(op):
         if inner.name == "linalg.index":
             dim = ir.IntegerAttr(inner.attributes["dim"]).value
@@ -53,8 +56,8 @@ def emit_body(
             known[inner.results[0]] = extract(inner, [lookup(value) for value in list(inner.operands)[1:]]).ir
             continue
         operands = [wrap(lookup(operand)) for operand in inner.operands]
-        if approximate and inner.name in APPROXIMATIONS and isinstance(inner.results[0].type, ir.F32Type):
-            known[inner.results[0]] = APPROXIMATIONS[inner.name](*operands).ir
+        if inner.name in quick and isinstance(inner.results[0].type, ir.F32Type):
+            known[inner.results[0]] = quick[inner.name](*operands).ir
             continue
         copies = clone(inner, operands)
         known.update((result, copy.ir) for result, copy in zip(inner.results, copies, strict=True))

@@ -10,7 +10,7 @@ an ulp of f32. Results that would be denormal become 0. Infinities and NaN come 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from torch_mlir import ir
 from torch_mlir.dialects import math as math_ops
@@ -24,7 +24,9 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, bitcast, constan
 __all__ = [
     "APPROXIMATIONS",
     "LOG2_E",
+    "approximations_for",
     "divide_by_shared",
+    "exact_enough",
     "exp2",
     "exp_of_change",
     "exp_of_difference",
@@ -53,12 +55,15 @@ _SMALL, _LIFT = 2.0**-64, 2.0**64
 def jumps(op: ir.Operation) -> bool:
     """Whether an operation's result jumps: of a number that is a little off, or was not rounded, it may be another one.
 
-    A comparison with zero, as in a ReLU, does not: errors and roundings leave the sign as it is.
+    A comparison with zero, as in a ReLU, does not: errors and roundings leave the sign as it is. Nor does one with infinity.
     """
     if op.name != "arith.cmpf" or isinstance(op.operands[1].owner, ir.Block):
         return op.name in _JUMPING
     maker = op.operands[1].owner
-    return maker.name != "arith.constant" or ir.FloatAttr(maker.attributes["value"]).value != 0.0
+    if maker.name != "arith.constant":
+        return True
+    number = ir.FloatAttr(maker.attributes["value"]).value
+    return number != 0.0 and not math.isinf(number)
 
 
 def exp2(x: Value) -> Value:
@@ -201,6 +206,29 @@ APPROXIMATIONS: dict[str, Callable[..., Value]] = {
     "arith.mulf": _multiply,
 }
 """By the name of an operation on f32, a function of its operands."""
+
+_CLOSE = {name: APPROXIMATIONS[name] for name in ("math.exp", "math.exp2", "math.sqrt", "math.sin", "math.cos", "arith.divf")}
+"""Those whose error is a few millionths of the value: f16 has eleven bits."""
+
+
+def approximations_for(elements: Iterable[object]) -> Mapping[str, Callable[..., Value]]:
+    """The functions that are exact enough for results of these element types: all of them for bf16 alone, some with f16."""
+    names = set(map(str, elements))
+    return {} if not names or names - {"bf16", "f16"} else APPROXIMATIONS if names == {"bf16"} else _CLOSE
+
+
+def exact_enough(
+    functions: Mapping[str, Callable[..., Value]], body: Iterable[ir.Operation]
+) -> Mapping[str, Callable[..., Value]]:
+    """Of these functions those that a body may have: none where a result jumps that is made of what they give."""
+    off: set[ir.Value] = set()
+    for op in body:
+        made = any(operand in off for operand in op.operands)
+        if made and jumps(op):
+            return {}
+        if made or op.name in functions:
+            off.update(op.results)
+    return functions
 
 
 def divide_by_shared(values: list[Value], divisor: Value, approximate: bool) -> list[Value]:

@@ -18,6 +18,7 @@ from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
 from kitsune_mlir.codegen.gpu.contraction.elementwise import Step
 from kitsune_mlir.codegen.gpu.contraction.evaluate import Evaluator, Sides
 from kitsune_mlir.codegen.gpu.contraction.gather import extract_pair, tables_of, walked_loop
+from kitsune_mlir.codegen.gpu.emit.approx_math import approximations_for
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, if_all, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import load as read
 from kitsune_mlir.codegen.gpu.emit.memory import offset
@@ -69,8 +70,8 @@ class Epilogue(Evaluator[Pair]):
     """
 
     def __init__(self, plan: MmaPlan, tile: TileContext, group: Value, share: Value | None = None):
-        approximate = all(str(store.buffer.element) == "bf16" for store in plan.pattern.task.stores)
-        super().__init__(plan.pattern, tile, [product.op for product in plan.pattern.products], approximate)
+        quick = approximations_for(store.buffer.element for store in plan.pattern.task.stores)
+        super().__init__(plan.pattern, tile, [product.op for product in plan.pattern.products], quick)
         self.plan, self.group = plan, group
         self.accumulators: list[Value] = []
         geometry = plan.geometry

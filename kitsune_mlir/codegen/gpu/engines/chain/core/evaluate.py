@@ -7,7 +7,7 @@ instruction with a ReLU around it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch_mlir import ir
 from torch_mlir.dialects import arith
@@ -16,7 +16,7 @@ from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
 from kitsune_mlir.codegen.gpu.contraction.elementwise import Step, is_constant
 from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes, add_packed, exchange, pin
 from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, is_zero
-from kitsune_mlir.codegen.gpu.emit.approx_math import APPROXIMATIONS, jumps
+from kitsune_mlir.codegen.gpu.emit.approx_math import approximations_for, exact_enough
 from kitsune_mlir.codegen.gpu.emit.convert import pack_pair
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.operation import clone
@@ -238,8 +238,8 @@ class Evaluator:
         operands = [self.inner(op, operand, place) for operand in maker.operands]
         number = list(maker.results).index(value)
         lanes = [[operand.at(lane) for operand in operands] for lane in range(2 if wide else 1)]
-        if maker.name in APPROXIMATIONS and str(value.type) == "f32" and _is_rounded(op):
-            return Lanes("f32", scalars=[APPROXIMATIONS[maker.name](*lane) for lane in lanes])
+        if str(value.type) == "f32" and (function := _quick(op).get(maker.name)) is not None:
+            return Lanes("f32", scalars=[function(*lane) for lane in lanes])
         return Lanes(str(value.type), scalars=[clone(maker, lane)[number] for lane in lanes])
 
     def _rounded(self, op: ir.Operation, value: ir.Value, place: FragmentIndex) -> Lanes | None:
@@ -378,10 +378,9 @@ def relu_of(value: ir.Value) -> ir.Value | None:
     return None
 
 
-def _is_rounded(op: ir.Operation) -> bool:
-    """Whether all results of an operation are bf16, and change little where what they are made of does."""
-    narrow = all(str(ir.ShapedType(result.type).element_type) == "bf16" for result in op.results)
-    return narrow and not any(map(jumps, body_of(op)))
+def _quick(op: ir.Operation) -> Mapping[str, Callable[..., Value]]:
+    """Functions that are exact enough for an operation's results."""
+    return exact_enough(approximations_for(ir.ShapedType(result.type).element_type for result in op.results), body_of(op))
 
 
 def _is(value: ir.Value, name: str) -> bool:
