@@ -65,8 +65,8 @@ _partition, _materialize = PIPELINE.index(PartitionStreams.name), PIPELINE.index
 FORM, SCHEDULE, LOWER = _made[:_partition], _made[_partition + 1 : _materialize], _made[_materialize:]
 
 WORTH_ANOTHER_PLAN = 1.25 * rates.CHAIN_HAND_OFF
-"""Seconds above its floor from which on a stage of a broken offer is planned again: its parts are a hand-off apart. Stages of 5.7
-to 7.2 us were predicted to be 0.7 to 2.7 us faster so, those of 2.3 to 4.2 us from 0.5 us faster to 2.5 us slower."""
+"""Seconds above its floor from which on a stage of a broken offer is planned again: its parts are a hand-off apart.
+Those of 5.7 to 7.2 us were predicted to be 0.7 to 2.7 us faster so, those of 2.3 to 4.2 us 0.5 us faster to 2.5 us slower."""
 
 FAR_FROM_OFFER = 2
 """Times its floor that such a stage is predicted to take: engines of tensor cores come nearer."""

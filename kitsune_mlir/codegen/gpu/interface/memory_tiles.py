@@ -73,6 +73,7 @@ class Figures:
         weights: it reads tensors as long as a row, the same for all rows.
         alone: no other stage waits for its tiles.
         running: one of many reductions is to the maximum, of bf16: as in a softmax, whose sums follow it.
+        panels: of a joined tensor, of which `inner` is one.
     """
 
     sizes: tuple[int, ...]
@@ -85,6 +86,7 @@ class Figures:
     alone: bool = True
     columns: bool = False
     running: bool = False
+    panels: int = 1
 
     @property
     def points(self) -> int:
@@ -134,7 +136,7 @@ def tile_of(figures: Figures, target: Target) -> list[int]:
     spaced = spread(sizes, tile, 2 * target.workers, least)
     if len(sizes) == 1 and figures.inner > 1:
         wave = 1 << max(0, -(-sizes[0] // target.workers) - 1).bit_length()
-        if not figures.alone and spaced[0] < wave <= SHARED_TILE // figures.inner:
+        if not figures.alone and spaced[0] < wave <= SHARED_TILE // (figures.inner * figures.panels):
             # One wave: a block has its multiprocessor for itself there, and its second tile would come after its first
             # (1,024 rows of 768 between products: 1.9 us less on an H200).
             return [min(sizes[0], wave)]
@@ -151,14 +153,23 @@ def _crossed_tile(figures: Figures, crossed: tuple[tuple[int, ...], ...], target
     def tiles(dim: int, rows: int) -> int:
         return math.prod(-(-s // (rows if d == dim else t)) for d, (s, t) in enumerate(zip(sizes, tile, strict=True)))
 
-    for bytes_ in (CROSSED_BYTES, FEW_CROSSED_BYTES):
-        tile, run = [1] * len(sizes), max(1, bytes_ // figures.narrowest)
+    def with_runs(run: int) -> list[int]:
+        found = [1] * len(sizes)
         for order in crossed:
             dim = order[-1]
             equal = -(-sizes[dim] // -(-sizes[dim] // run))
-            tile[dim] = max(tile[dim], min(sizes[dim], -(-equal // UNIT) * UNIT))
-        if tiles(0, tile[0]) >= target.workers:
-            break
+            found[dim] = max(found[dim], min(sizes[dim], -(-equal // UNIT) * UNIT))
+        return found
+
+    def longest(tile: list[int]) -> int:
+        """Points of a multiprocessor's tiles, where it has most."""
+        return math.prod(tile) * math.ceil(math.prod(-(-s // t) for s, t in zip(sizes, tile, strict=True)) / target.workers)
+
+    run, few = (max(1, bytes_ // figures.narrowest) for bytes_ in (CROSSED_BYTES, FEW_CROSSED_BYTES))
+    tile = with_runs(run)
+    # Shorter ones only where a multiprocessor has one tile at most, and a smaller one then: 128 become 256, two for each.
+    if longest(tile) == math.prod(tile) > longest(with_runs(few)):
+        tile, run = with_runs(few), few
     for order in crossed:
         wanted = run // tile[order[-1]]
         for inner, dim in zip(reversed(order), reversed(order[:-1]), strict=False):
@@ -204,7 +215,8 @@ def figures_of(space: Space, alone: bool) -> Figures:
     """A stage in figures; see `Figures`."""
     inner = 1 if all(map(_makes_windows, space.ops)) and any(map(_slides, space.ops)) else inner_elements(space)
     sizes = tuple(d.size for d in space.dims)
-    inner //= _panels(space, inner)
+    panels = _panels(space, inner)
+    inner //= panels
     points = math.prod(sizes) * inner
     inside = {r for op in space.ops for r in op.results}
     read = {v for op in space.ops for v in op.operands if is_tensor(v) and v not in inside}
@@ -222,7 +234,7 @@ def figures_of(space: Space, alone: bool) -> Figures:
         and {str(ir.ShapedType(v.type).element_type) for v in tensors} == {"bf16"}
         and any(map(_is_maximum, space.ops))
     )
-    return Figures(sizes, inner, moved / max(1, points), narrowest, levels, crossed, weights, alone, columns, running)
+    return Figures(sizes, inner, moved / max(1, points), narrowest, levels, crossed, weights, alone, columns, running, panels)
 
 
 def _panels(space: Space, inner: int) -> int:
