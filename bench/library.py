@@ -36,8 +36,6 @@ from bench.timing import environment
 SECONDS = 600
 LIBRARIES = ("transformers", "torchvision", "timm", "torch_geometric.nn", "diffusers")
 """Imported once for all cases, where there are more than `FEW`."""
-COMPILERS = ("torch._inductor.compile_fx", "kitsune_mlir.pipeline", "kitsune_mlir.dynamo.compile")
-"""With `--import-first` imported once, too."""
 FEW = 3
 
 
@@ -61,14 +59,11 @@ def main() -> int:
     parser.add_argument("--mode", help="of torch.compile")
     parser.add_argument("--guard", action=argparse.BooleanOptionalAction, default=False, help="also with the option guard")
     parser.add_argument("--prepare", action="store_true", help="fill the caches, time nothing")
-    parser.add_argument("--import-first", action="store_true", help="libraries are imported once for all cases, on a GPU too")
     parser.add_argument("--jobs", type=int, default=1, help="cases that prepare side by side; each is timed alone")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for one case")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--resume", action="store_true", help="leave out cases that the file has")
     given = parser.parse_args()
-    if given.import_first:
-        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # is_available() leaves CUDA alone then
     # Each in a process of its own: children of a process that asked CUDA for anything cannot use it.
     given.device = given.device or answer_of(device_here, "device", SECONDS)["device"]
     record = Record.open(given.json, given.resume)
@@ -79,9 +74,8 @@ def main() -> int:
         about = answer_of(functools.partial(environment_of, given.device, given.json), "environment", SECONDS)
         run = {"command": "python -m bench.library", "mode": given.mode, "guard": given.guard}
         record.begin({"environment": about, **run, "cache": os.environ.get("KITSUNE_CACHE") != "0"})
-    # Some of them ask CUDA, which children could not use then: on a GPU only where that is known to go well.
-    if (given.device == "cpu" and len(chosen) > FEW) or given.import_first:
-        for library in (*LIBRARIES, *(COMPILERS if given.import_first else ())):
+    if given.device == "cpu" and len(chosen) > FEW:  # some of them ask CUDA, which children could not use then
+        for library in LIBRARIES:
             with contextlib.suppress(ImportError):
                 imported(library)
 
