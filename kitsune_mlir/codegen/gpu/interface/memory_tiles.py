@@ -166,10 +166,10 @@ def _crossed_tile(figures: Figures, crossed: tuple[tuple[int, ...], ...], target
         return math.prod(tile) * math.ceil(math.prod(-(-s // t) for s, t in zip(sizes, tile, strict=True)) / target.workers)
 
     run, few = (max(1, bytes_ // figures.narrowest) for bytes_ in (CROSSED_BYTES, FEW_CROSSED_BYTES))
-    tile = with_runs(run)
-    # Shorter ones only where a multiprocessor has one tile at most, and a smaller one then: 128 become 256, two for each.
-    if longest(tile) == math.prod(tile) > longest(with_runs(few)):
-        tile, run = with_runs(few), few
+    tile, smaller = with_runs(run), with_runs(few)
+    # Shorter ones only where a multiprocessor has one tile at most, and less to move then: 128 become 256, two for each.
+    if longest(tile) == math.prod(tile) and (smaller == tile or longest(smaller) < longest(tile)):
+        tile, run = smaller, few
     for order in crossed:
         wanted = run // tile[order[-1]]
         for inner, dim in zip(reversed(order), reversed(order[:-1]), strict=False):
