@@ -11,7 +11,8 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.engines.generic.cost import SPREAD
 from kitsune_mlir.codegen.gpu.engines.registry import traits_of
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Plan
-from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.access import loop_sizes, shape_of
+from kitsune_mlir.dialects.products import is_contraction, is_generic
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine import rates
@@ -85,6 +86,25 @@ def work_of_task(task: TaskView, plan: Plan) -> Work:
     )
 
 
+def _made_again(body: Sequence[ir.Operation]) -> float:
+    """Operations that threads which make each number of a product alone do once more for each of its columns, or rows: those
+    of the maps that its factors are made by."""
+    found, makers = 0.0, {result: op for op in body for result in op.results}
+    for product in filter(is_contraction, body):
+        points = math.prod(loop_sizes(product))
+        pending, seen = list(product.operands)[:2], set[ir.Value]()
+        while pending:
+            value = pending.pop()
+            maker = makers.get(value)
+            if maker is None or value in seen or not is_generic(maker) or is_contraction(maker):
+                continue
+            seen.add(value)
+            times = points / max(1, math.prod(shape_of(value)))
+            found += max(0.0, times - 1) * count([maker]).vector_ops
+            pending += maker.operands
+    return found
+
+
 def _sliced(tensor: ir.Value) -> int | None:
     """Elements of a tensor of which only slices are used; None of others."""
     users = {use.owner.operation for use in tensor.uses}
@@ -107,12 +127,14 @@ def floor_seconds(work: Work, machine: Target) -> float:
 
 def seconds_and_floor(plan: Plan, machine: Target) -> tuple[float, float]:
     """Seconds that a task is predicted to take alone, and the least that its own bytes and operations take."""
-    return _seconds_and_floor(work_of_task(plan.task, plan), machine)
+    return _seconds_and_floor(work_of_task(plan.task, plan), plan, machine)
 
 
-def _seconds_and_floor(work: Work, machine: Target) -> tuple[float, float]:
+def _seconds_and_floor(work: Work, plan: Plan, machine: Target) -> tuple[float, float]:
+    again = _made_again(plan.task.body) if traits_of(plan.engine).general and not work.cycles else 0.0
     blocks = machine.workers * (SPREAD if work.cycles else 1)  # its cycles are those of blocks that share a multiprocessor
-    return stage_seconds(work, machine, blocks), floor_seconds(work, machine)
+    taken = dataclasses.replace(work, vector_ops=work.vector_ops + again)
+    return stage_seconds(taken, machine, blocks), floor_seconds(work, machine)
 
 
 def slow_task(plan: Plan, declined: Iterable[Decline], machine: Target) -> SlowTask | None:
@@ -122,7 +144,7 @@ def slow_task(plan: Plan, declined: Iterable[Decline], machine: Target) -> SlowT
     take more than `FAR_ABOVE` times its floor.
     """
     task, work = plan.task, work_of_task(plan.task, plan)
-    seconds, floor = _seconds_and_floor(work, machine)
+    seconds, floor = _seconds_and_floor(work, plan, machine)
     reasons = []
     if traits_of(plan.engine).catches_all:
         others = "; ".join(f"{decline.engine}: {decline.reason}" for decline in declined)

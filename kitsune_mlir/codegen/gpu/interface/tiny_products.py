@@ -14,7 +14,7 @@ from kitsune_mlir.dialects.products import is_projected_product
 
 __all__ = ["is_tiny"]
 
-MOST_MULTIPLICATIONS = 1024
+MOST_MULTIPLICATIONS = 4096
 """Of a matrix: a tile takes a block about 0.8 us on an H200 however empty it is, a thread's loop of 16 terms less."""
 MOST_TERMS = 64
 MOST_BY_VECTOR, MOST_OF_F32 = 1 << 14, 1 << 18
