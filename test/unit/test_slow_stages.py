@@ -6,10 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch_mlir import ir
 
 import kitsune_mlir
 from kitsune_mlir import pipeline, settings
+from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import PerformanceWarning
+from kitsune_mlir.machine import slow_stages
+from kitsune_mlir.machine.stage_work import count
 from kitsune_mlir.simulation.simulate import simulate
 
 RECORD = Path(__file__).parents[2] / "bench" / "results" / "generic-h200.json"
@@ -39,6 +43,37 @@ def test_a_generic_stage_is_warned_of_once_with_line_engine_reason_and_times(wit
     assert f"{slow['source']}: stage {slow['task']} (engine generic, 1 tile) is predicted to take" in text
     assert "the generic engine does it; one block of 132 does all of it" in text
     assert text.splitlines()[1] in program.explain()
+
+
+def test_maps_that_feed_a_product_are_counted_for_each_of_its_columns():
+    """Where a thread makes each number alone; tensors that come from memory are read again, and not made."""
+    text = """
+      #x = affine_map<(m, k) -> (m, k)>
+      #a = affine_map<(m, n, k) -> (m, k)>
+      #b = affine_map<(m, n, k) -> (k, n)>
+      #c = affine_map<(m, n, k) -> (m, n)>
+      func.func @f(%x: tensor<8x16xf32>, %w: tensor<16x33xf32>, %e: tensor<8x16xf32>, %z: tensor<8x33xf32>)
+          -> tensor<8x33xf32> {
+        %h = linalg.generic {indexing_maps = [#x, #x], iterator_types = ["parallel", "parallel"]}
+            ins(%x : tensor<8x16xf32>) outs(%e : tensor<8x16xf32>) {
+        ^bb0(%i: f32, %o: f32):
+          %v = math.exp %i : f32
+          linalg.yield %v : f32
+        } -> tensor<8x16xf32>
+        %p = linalg.generic {indexing_maps = [#a, #b, #c], iterator_types = ["parallel", "parallel", "reduction"]}
+            ins(%h, %w : tensor<8x16xf32>, tensor<16x33xf32>) outs(%z : tensor<8x33xf32>) {
+        ^bb0(%i: f32, %j: f32, %o: f32):
+          %m = arith.mulf %i, %j : f32
+          %s = arith.addf %o, %m : f32
+          linalg.yield %s : f32
+        } -> tensor<8x33xf32>
+        return %p : tensor<8x33xf32>
+      }"""
+    with new_context():
+        module = ir.Module.parse(text)
+        first, product, _ = (op.operation for op in module.body.operations[0].regions[0].blocks[0].operations)
+        assert slow_stages._made_again([first, product]) == 32 * count([first]).vector_ops > 0
+        assert slow_stages._made_again([product]) == 0
 
 
 def test_what_is_as_it_should_be_is_not_warned_of():
