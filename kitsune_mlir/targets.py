@@ -65,8 +65,8 @@ _partition, _materialize = PIPELINE.index(PartitionStreams.name), PIPELINE.index
 FORM, SCHEDULE, LOWER = _made[:_partition], _made[_partition + 1 : _materialize], _made[_materialize:]
 
 WORTH_ANOTHER_PLAN = 1.6 * rates.CHAIN_HAND_OFF
-"""Seconds above its floor from which on a stage of a broken offer is planned again: its parts are a hand-off apart. Two
-of 5.7 and 6.0 us, planned again, took 1.3 and 0.6 us longer on an H200; those of 6.6 to 9.7 us were predicted to gain 1 to 13."""
+"""Seconds above its floor from which on a stage of a broken offer is planned again: its parts are a hand-off apart. Two of
+5.7 and 6.0 us, planned again, took 1.3 and 0.6 us longer on an H200; those of 6.6 to 9.7 us were predicted to gain 1 to 13."""
 
 FAR_FROM_OFFER = 2
 """Times its floor that such a stage is predicted to take: engines of tensor cores come nearer."""
