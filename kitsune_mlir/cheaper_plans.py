@@ -62,19 +62,23 @@ class Planning:
     replanned: tuple[str, ...] = ()
     times: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
-    def cheaper(self, error: AssemblyTimeout, stages: Sequence[Mapping[str, Any]]) -> Planning:
+    def cheaper(self, error: AssemblyTimeout, stages: Sequence[Mapping[str, Any]], mode: str) -> Planning:
         """The plan to try after one whose kernel took too long.
 
         Args:
             error: names the kernel and its stages.
             stages: those of the plan, as `summarize` describes them.
+            mode: who runs them. Of several launches the one that took too long is cut (`codegen.gpu.compile.compile_launches`).
 
         Raises:
             AssemblyTimeout: there is none.
         """
         held = [stage for stage in stages if stage["name"] in error.stages]
         why = f"kernel '{error.kernel}' took ptxas more than {error.limit:g} s"
-        if len(held) > 1 and self.mode == "auto":
+        apart = (" ".join(stage["name"] for stage in held), "launch", len(held), 1)
+        if len(held) > 1 and mode == "separate" and apart not in self.tried and len(self.replanned) < MOST_PLANS:
+            return self._after(f"{why}: its {len(held)} stages have launches of their own", tried=(*self.tried, apart))
+        if len(held) > 1 and self.mode == "auto" and mode != "separate":
             return self._after(f"{why}: planned again with launches for its {len(held)} stages", mode="separate")
         name = _largest(held) if held else ""
         smaller = self._smaller(name, why, held)

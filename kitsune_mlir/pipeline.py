@@ -104,11 +104,13 @@ def _compiled(imported: ImportedModel, machine: Target, options: Options, phases
     best: Code | None = None
     while True:
         tiles = phases.run("lower", lower, stages)
-        held, where = stages.summary["stages"], ()
+        summary, where = stages.summary, ()
+        held = summary["stages"]
         try:
             code = phases.run("codegen", generate, tiles, None, planning.accepted(held), made)
         except (AssemblyTimeout, BrokenOffer) as error:
-            other = planning.without(error, held) if isinstance(error, BrokenOffer) else planning.cheaper(error, held)
+            is_broken = isinstance(error, BrokenOffer)
+            other = planning.without(error, held) if is_broken else planning.cheaper(error, held, summary["mode"])
             where = error.stages
         else:
             best = code if best is None or spilled_bytes(code) <= spilled_bytes(best) else best
@@ -116,7 +118,7 @@ def _compiled(imported: ImportedModel, machine: Target, options: Options, phases
         if other is not None:
             for sentence in other.replanned[len(planning.replanned) :]:
                 report(tiles.module, where, sentence, options.on_remark)
-            changed = other.replanned != planning.replanned
+            changed = (other.mode, other.cut) != (planning.mode, planning.cut)
             planning = other
             stages = plan(imported, machine, options, planning, phases, formed) if changed else stages
             continue

@@ -16,6 +16,7 @@ from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel import executor, length
 from kitsune_mlir.codegen.gpu.kernel.length import LongKernel, check_parameters, launches_within, limited, operations_by_place
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.errors import AssemblyTimeout
 from test.unit.test_launches import program
 
 ALL = [(1, 0), (2, 1), (1, 2), (1, 3)]
@@ -153,3 +154,18 @@ def test_another_plan_has_the_kernels_of_launches_that_stay(monkeypatch: pytest.
     made.update({key: dataclasses.replace(one, assembled=given_up) for key, one in made.items()})
     compile_launches(other, "p0", made=made)
     assert len(emitted) == 8
+
+
+def test_a_launch_that_took_ptxas_too_long_becomes_several() -> None:
+    """Those that are equal to it, too; one of a single run of tasks is tried again."""
+    made: Made = {}
+    separate = program((0, 0, 1), "separate")
+
+    def tasks() -> list[list[str]]:
+        return [[choice.task for choice in code.engines] for code in compile_launches(separate, "p0", made=made)]
+
+    assert tasks() == [["t0", "t1"], ["t2"]]
+    late: Future[tuple[str, Cubin]] = Future()
+    late.set_exception(AssemblyTimeout("p0_0", 1.0, 1.0, ("t0", "t1")))
+    made.update({key: dataclasses.replace(one, assembled=late) for key, one in made.items()})
+    assert tasks() == [["t0"], ["t1"], ["t2"]]

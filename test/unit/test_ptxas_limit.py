@@ -254,27 +254,34 @@ def late(*stages: str) -> AssemblyTimeout:
 def test_the_largest_part_is_halved_until_nothing_is_left():
     stages = [stage("map_0", generic=9), stage("product_1", product=4, generic=2), stage("product_2", product=7)]
     names = tuple(s["name"] for s in stages)
-    planning = Planning("auto").cheaper(late(*names), stages)
+    planning = Planning("auto").cheaper(late(*names), stages, "temporal")
     assert (planning.mode, planning.cut) == ("separate", ())
     found = []
     with pytest.raises(AssemblyTimeout, match="before: kernel 'k' took ptxas more than 5 s") as caught:
         while True:
-            planning = planning.cheaper(late("product_2"), stages)  # as if cutting changed nothing
+            planning = planning.cheaper(late("product_2"), stages, "separate")  # as if cutting changed nothing
             found.append(planning.cut[-1])
     assert found == ["product_2:3", "product_2:1"] and len(str(caught.value).splitlines()) == 4
-    assert Planning("separate").cheaper(late("map_0", "product_1"), stages).cut == (
-        "product_1:2",
-    )  # products are the most code
-    assert Planning("spatial").cheaper(late("map_0"), stages).cut == ("map_0:4",)
+    planning = Planning("spatial").cheaper(late("map_0", "product_1"), stages, "spatial")
+    assert planning.cut == ("product_1:2",)  # products are the most code
+    assert Planning("spatial").cheaper(late("map_0"), stages, "spatial").cut == ("map_0:4",)
     with pytest.raises(AssemblyTimeout):
-        Planning("auto").cheaper(late(), stages)
+        Planning("auto").cheaper(late(), stages, "temporal")
+
+
+@pytest.mark.parametrize("mode", ["auto", "separate"])
+def test_a_launch_of_several_stages_becomes_several_before_its_stages_are_cut(mode: str):
+    stages = [stage("map_0", generic=9), stage("product_1", product=4)]
+    planning = Planning(mode).cheaper(late("map_0", "product_1"), stages, "separate")
+    assert (planning.mode, planning.cut, len(planning.replanned)) == (mode, (), 1)
+    assert planning.cheaper(late("map_0", "product_1"), stages, "separate").cut == ("product_1:2",)  # it could not
 
 
 def test_only_so_many_plans_are_tried():
     planning = Planning("separate")
     with pytest.raises(AssemblyTimeout) as caught:
         for number in range(100):
-            planning = planning.cheaper(late(f"map_{number}"), [stage(f"map_{number}", generic=2)])
+            planning = planning.cheaper(late(f"map_{number}"), [stage(f"map_{number}", generic=2)], "separate")
     assert len(planning.replanned) == MOST_PLANS == str(caught.value).count("before:")
 
 

@@ -16,6 +16,7 @@ from kitsune_mlir.codegen.gpu.backend.cubin import CHIPS, Cubin, KernelResources
 from kitsune_mlir.codegen.gpu.backend.to_llvm import finalize, to_assembly, to_text
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision
+from kitsune_mlir.codegen.gpu.kernel.length import LongKernel
 from kitsune_mlir.codegen.gpu.kernel.task_equality import launch_key
 from kitsune_mlir.codegen.gpu.lower import Emitted, each_launch, replace_program
 from kitsune_mlir.dialects.structure import text_of
@@ -91,7 +92,16 @@ class _Kernel:
     @property
     def is_assembled(self) -> bool:
         """Whether there is code: not if it was given up, because of an error in this kernel or in another."""
-        return self.assembled.done() and not self.assembled.cancelled() and self.assembled.exception() is None
+        return self._is_over and self.assembled.exception() is None
+
+    @property
+    def took_too_long(self) -> bool:
+        """Whether it was given up because ptxas took too long for it."""
+        return self._is_over and isinstance(self.assembled.exception(), AssemblyTimeout)
+
+    @property
+    def _is_over(self) -> bool:
+        return self.assembled.done() and not self.assembled.cancelled()
 
 
 Made = MutableMapping[tuple[Hashable, ...], _Kernel]
@@ -113,7 +123,8 @@ def compile_launches(
 
     Args:
         store: where assembled kernels are kept; None is nowhere.
-        made: kernels of launches of earlier plans, which equal ones have again, and this plan's are added.
+        made: kernels of launches of earlier plans, which equal ones have again, and this plan's are added. A launch whose
+            kernel took ptxas too long there, and that has several runs of tasks, becomes a launch for each.
     """
     with module.context, ir.Location.unknown(), lasting():
         alone = _alone(module.operation, name)
@@ -180,6 +191,7 @@ def _compiled(
     if options.chip not in CHIPS:
         raise TargetError(f"no target machine for '{options.chip}'; known: {', '.join(sorted(CHIPS))}")
     first: dict[tuple[Hashable, ...], _Kernel] = {key: one for key, one in (made or {}).items() if one.is_assembled}
+    long = {key: one.emitted for key, one in (made or {}).items() if one.took_too_long}
     alone = ir.StringAttr(whole.attributes["sym_name"]).value
     with Assembling(options.chip, options.ptxas_seconds, store) as assembling:
 
@@ -190,6 +202,8 @@ def _compiled(
                 return name, new, new.emitted.manifest, new.emitted.decisions
             program = ProgramView(function)  # of a launch: it has no queues
             key = (options, *launch_key(program))
+            if key in long and (launches := long[key].apart()):
+                raise LongKernel(name, "took ptxas longer than it may", launches)
             if (known := first.get(key)) is None:
                 new = first[key] = _emitted(function, name, options, watch, assembling)
                 if made is not None:

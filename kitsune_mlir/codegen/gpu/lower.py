@@ -48,6 +48,11 @@ class Emitted:
         manifest = dataclasses.replace(needs.manifest(), shared_bytes=self.manifest.shared_bytes)
         return manifest, tuple(map(Decision, plans, schedule.declined))
 
+    def apart(self) -> tuple[int, ...]:
+        """For each task the number of its launch, if each run of tasks had one; empty where they cannot be several."""
+        runs = self.needs.schedule.runs
+        return tuple(n for n, run in enumerate(runs) for _ in run) if len(runs) > 1 and self.needs.placement.everywhere else ()
+
 
 def each_launch(function: ir.Operation, emit: Callable[[ir.Operation], T]) -> list[T]:
     """What `emit` makes of each launch of a tile program, in order; where that raises `LongKernel`, of the launches of which it
