@@ -90,11 +90,12 @@ class Planning:
     def without(self, error: BrokenOffer, stages: Sequence[Mapping[str, Any]]) -> Planning:
         """The plan to try after one in which engines declined what they had offered: their stages are made of fewer ops.
 
-        A stage that cannot be made smaller is settled. Those of one op are so from the start (`accepted`).
+        A stage that cannot be made smaller is settled. Those of one op are so from the start (`accepted`). One stage is cut,
+        and those like it: after that stages have other names, so the next plan says which offers still break.
         """
-        other = self._without(error, stages)
-        for one in error.others:
-            if not any(cut.partition(":")[0] == one.stages[0] for cut in other.cut[len(self.cut) :]):
+        other = self
+        for one in (error, *error.others):
+            if other.cut == self.cut:
                 other = other._without(one, stages)
         return other
 

@@ -97,12 +97,16 @@ def test_of_many_stages_only_a_stage_that_takes_its_share_is_made_lighter():
     assert cut([spilling("j", "map_9"), *(spilling("k", f"map_{number}") for number in range(6))], 100) == ("map_0:1",)
 
 
-def test_all_offers_that_break_are_planned_without_at_once():
-    stages = [stage("product_0", product=4), stage("product_1", product=8), stage("map_2", generic=1)]
-    others = [BrokenOffer(name, "chain", "no") for name in ("product_1", "map_2")]
-    plan = Planning("separate").without(BrokenOffer("product_0", "chain", "no", others), stages)
-    assert plan.cut == ("product_0:2", "product_1:4") and plan.settled == {"map_2"}
-    assert [sentence.count("declines") for sentence in plan.replanned] == [1, 1]
+def test_of_offers_that_break_one_stage_is_cut_and_what_cannot_be_is_settled():
+    """Two cuts of one plan could not both be found: the first gives stages other names."""
+    maps = [stage(name, generic=1) for name in ("map_0", "map_3")]
+    stages = [*maps, stage("product_1", product=4), stage("product_2", product=8)]
+    others = [BrokenOffer(name, "chain", "no") for name in ("product_1", "product_2", "map_3")]
+    plan = Planning("separate").without(BrokenOffer("map_0", "chain", "no", others), stages)
+    assert plan.cut == ("product_1:2",) and plan.settled == {"map_0"}
+    assert [sentence.count("declines") for sentence in plan.replanned] == [1]
+    every = Planning("separate").without(BrokenOffer("map_0", "chain", "no", others[-1:]), stages)
+    assert every.cut == () and every.settled == {"map_0", "map_3"}
 
 
 def test_what_spills_more_than_all_registers_is_cut_in_as_many_parts():
