@@ -33,6 +33,7 @@ from kitsune_mlir.passes.normalization.splat_factors import sum_beside_splats
 from kitsune_mlir.passes.normalization.unit_moves import reshape_unit_moves
 from kitsune_mlir.passes.normalization.unread_columns import leave_out_columns
 from kitsune_mlir.passes.normalization.unread_edges import cut_unread_edges
+from kitsune_mlir.passes.normalization.widened_again import widen_again
 
 from .base import Pass
 
@@ -274,7 +275,8 @@ def _clone_into(op: ir.Operation, mapping: dict[ir.Value, ir.Value]) -> None:
 class Normalize(Pass):
     """Bring what the importer writes into one form: products, element-wise generics and reductions over whole tensors.
 
-    Widening casts around products are folded into them (bf16 x bf16 -> f32), transposes of operands become indexing maps,
+    Widening casts around products are folded into them (bf16 x bf16 -> f32), others go into each map that reads them,
+    transposes of operands become indexing maps,
     dimensions of extent 1 disappear, chains of element-wise ops become one op, products with sums of one term are
     element-wise work, columns of products that nobody reads are left out, and every linalg op ends as a linalg.generic. What
     it does not know it leaves as it is.
@@ -297,6 +299,7 @@ class Normalize(Pass):
         with module.context, ir.Location.unknown():
             hide_reshapes(module)
             part_positions(module)
+            widen_again(module)
         run_upstream(
             module, "linalg-fuse-elementwise-ops,canonicalize,cse,func.func(linalg-generalize-named-ops),canonicalize,cse"
         )

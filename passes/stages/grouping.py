@@ -27,7 +27,7 @@ from .beside_products import sums_and_products
 from .cheap_maps import costs_nothing, made_for_rows
 from .column_sums import narrowed, stores_what_it_adds
 from .estimates import least_tiles, moving_seconds, product_seconds
-from .joined_sums import joins_sums
+from .joined_sums import rows_differ
 from .large_updates import updates_apart
 from .levels import in_levels
 from .marks import marked
@@ -187,7 +187,7 @@ class Grouping:
             if (reason := rule(self.members[a], self.members[b])) is not None:
                 return reason
         candidate = Candidate(merged)
-        if self.target.is_gpu and not candidate.contractions and (reason := joins_sums(merged.ops)) is not None:
+        if self.target.is_gpu and not candidate.contractions and (reason := rows_differ(merged, outputs)) is not None:
             return reason
         if self.chains == "false" and candidate.contractions:
             if (reason := candidate.several_passes) is not None:

@@ -7,15 +7,17 @@ such as a resize's indices and weights: they are computed where they are read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
-from kitsune_mlir.dialects.access import affine_maps, is_tensor, iterator_kinds, reassociation, shape_of
+from kitsune_mlir.dialects.access import affine_maps, is_tensor, iterator_kinds, loop_sizes, reassociation, shape_of
 from kitsune_mlir.dialects.cloning import clone_with
 from kitsune_mlir.dialects.iteration import is_reshape
-from kitsune_mlir.dialects.products import body_of, defining_op, is_generic, yield_of
+from kitsune_mlir.dialects.products import body_of, defining_op, is_contraction, is_generic, yield_of
+from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.passes.layouts.by_index import place_along
 from kitsune_mlir.passes.stages.moves_by_index import slice_places
@@ -27,6 +29,12 @@ MOST_OPS = 48
 MOST_BODY = 600
 """Operations of a body that takes others in."""
 
+HARDLY = 64
+"""Times more elements a map makes than are read of it, from which on each of these is computed where it is read."""
+NEVER = 1 << 62
+"""Elements that are read, of which no tensor has more."""
+
+_KEPT = ("tensor.extract", "cf.assert")
 _FREE = ("linalg.index", "linalg.yield", "arith.constant")
 # No `truncf`: rounding ends a product for nothing, and what is read often is better read narrow.
 _CASTS = ("arith.extf", "arith.extsi", "arith.extui", "arith.trunci", "arith.bitcast")
@@ -50,15 +58,16 @@ def read_through(block: ir.Block) -> None:
             continue
         with op.location:
             _take_reads(op)
-            _take_tables(op)
+            if "reduction" not in iterator_kinds(op):
+                _take_tables(op)
     for op in reversed([o.operation for o in block.operations]):
         if (is_generic(op) or op.name.startswith("tensor.")) and not any(list(result.uses) for result in op.results):
             op.erase()
 
 
 def _reads_by_index(op: ir.Operation) -> bool:
-    """Whether an element-wise generic reads tensors by index, and is not part of what another pass has marked."""
-    if not is_generic(op) or set(iterator_kinds(op)) - {"parallel"} or _is_marked(op):
+    """Whether a generic reads tensors by index, and is not part of what another pass has marked."""
+    if not is_generic(op) or _is_marked(op):
         return False
     return any(inner.name == "tensor.extract" for inner in body_of(op))
 
@@ -68,40 +77,56 @@ def _is_marked(op: ir.Operation) -> bool:
 
 
 def _take_reads(op: ir.Operation) -> None:
+    points, reduces = math.prod(loop_sizes(op)), "reduction" in iterator_kinds(op)
     for inner in body_of(op):
-        if inner.name != "tensor.extract":
+        if inner.name != "tensor.extract" or (reduces and not _is_hardly_read(defining_op(inner.operands[0]), points)):
             continue
-        if len(body_of(op)) <= MOST_BODY and _leads_on(inner.operands[0]):
+        if len(body_of(op)) <= MOST_BODY and _leads_on(inner.operands[0], points):
             with ir.InsertionPoint(inner):
-                found = _read(inner.operands[0], list(inner.operands)[1:])
+                found = _read(inner.operands[0], list(inner.operands)[1:], points)
             inner.results[0].replace_all_uses_with(found)
             inner.erase()
 
 
-def _leads_on(value: ir.Value) -> bool:
-    """Whether an element of a tensor is one of another tensor, or computed here."""
+def _leads_on(value: ir.Value, points: int) -> bool:
+    """Whether an element of a tensor, of which so many are read, is one of another tensor, or computed here."""
     maker = defining_op(value)
     if maker is None:
         return False
     if is_reshape(maker):
-        return _leads_on(maker.operands[0])
-    return _is_static_slice(maker) or _is_move(maker) or _is_table(maker)
+        return _leads_on(maker.operands[0], points)
+    return _is_static_slice(maker) or _is_move(maker) or _is_table(maker) or _is_hardly_read(maker, points)
+
+
+def _is_hardly_read(op: ir.Operation | None, points: int) -> bool:
+    """Whether a map makes far more elements than are read, of tensors that are no wider and that no product makes: of the
+    logarithms of a softmax over a vocabulary a loss reads one a row."""
+    if op is None or not _is_plain(op) or math.prod(shape_of(op.results[0])) < HARDLY * points:
+        return False
+    own = tensor_bytes(op.results[0].type)
+    if any(tensor_bytes(v.type) > own or ((m := defining_op(v)) is not None and is_contraction(m)) for v in _inputs(op)):
+        return False
+    return bool(_inputs(op)) and all(inner.name not in _KEPT for inner in body_of(op))
+
+
+def _inputs(op: ir.Operation) -> list[ir.Value]:
+    return [value for value in list(op.operands)[: len(op.operands) - len(op.results)] if is_tensor(value)]
 
 
 def _is_static_slice(op: ir.Operation) -> bool:
     return op.name == "tensor.extract_slice" and len(op.operands) == 1
 
 
-def _read(value: ir.Value, places: Sequence[ir.Value]) -> ir.Value:
+def _read(value: ir.Value, places: Sequence[ir.Value], points: int = NEVER) -> ir.Value:
     """The element of a tensor at some place."""
     maker = defining_op(value)
-    if maker is None or not _leads_on(value):
+    if maker is None or not _leads_on(value, points):
         return tensor.extract(value, places)  # type: ignore[arg-type]
     if _is_static_slice(maker):
-        return _read(maker.operands[0], slice_places(maker, places))
+        return _read(maker.operands[0], slice_places(maker, places), points)
     if is_reshape(maker):
-        return _read(maker.operands[0], _reshaped(maker, places))
-    return _element(maker, places)
+        return _read(maker.operands[0], _reshaped(maker, places), points)
+    return _element(maker, places, points)
 
 
 def _reshaped(op: ir.Operation, places: Sequence[ir.Value]) -> list[ir.Value]:
@@ -207,8 +232,8 @@ def _table_ops(op: ir.Operation, most: int) -> int | None:
     return total if total <= most else None
 
 
-def _element(op: ir.Operation, places: Sequence[ir.Value]) -> ir.Value:
-    """The element of such a generic's result at some place."""
+def _element(op: ir.Operation, places: Sequence[ir.Value], points: int = NEVER) -> ir.Value:
+    """The element of such a generic's result at some place; `points`: how many of them are read."""
     maps, block = affine_maps(op), op.regions[0].blocks[0]
     loops = {ir.AffineDimExpr(e).position: place for e, place in zip(maps[-1].results, places, strict=True)}
     local: dict[ir.Value, ir.Value] = {}
@@ -217,7 +242,7 @@ def _element(op: ir.Operation, places: Sequence[ir.Value]) -> ir.Value:
             local[argument] = operand
         elif list(argument.uses):
             where = [affine_place(expression, loops) for expression in map_.results]
-            local[argument] = _read(operand, where)
+            local[argument] = _read(operand, where, points)
     for inner in body_of(op):
         if inner.name == "linalg.index":
             local[inner.results[0]] = loops[ir.IntegerAttr(inner.attributes["dim"]).value]

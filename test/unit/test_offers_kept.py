@@ -134,3 +134,19 @@ def test_a_product_of_what_is_gathered_from_another_stage(width: int) -> None:
         program = kitsune_mlir.compile(model, (x, edges), target="h200")
     products = {task["task"]: task["engine"] for task in program.summary["engines"] if "product" in task["task"]}
     assert len(products) > 1 and set(products.values()) <= {"mma", "chain"}
+
+
+@pytest.mark.parametrize(("batch", "length", "width"), [(16, 128, 768), (4, 1000, 257), (9, 129, 96)])
+def test_sums_over_the_batch_of_what_comes_of_sums_along_rows(batch: int, length: int, width: int) -> None:
+    """Layer norm's gradient of its input, and the sum over the batch that is the gradient of embedded positions."""
+
+    def gradients(given: Tensor, scaled: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+        along = (given * scaled).mean(-1, keepdim=True)
+        found = (given - given.mean(-1, keepdim=True) - scaled * along) * factor
+        return found, found.sum(0)
+
+    args = torch.randn(batch, length, width), torch.randn(batch, length, width), torch.rand(batch, length, 1)
+    with unassembled():
+        program = kitsune_mlir.compile(gradients, args, target="h200")
+    assert {task["engine"] for task in program.summary["engines"]} == {"simt"}
+    assert not program.summary.get("replanned") and len(program.summary["stages"]) == 2

@@ -7,6 +7,7 @@ from typing import Any
 from kitsune_mlir.frontend.gradients.convolutions import CONVOLUTION_GRADIENTS
 from kitsune_mlir.frontend.gradients.embedding_bags import BAG_GRADIENTS
 from kitsune_mlir.frontend.gradients.grids import GRID_GRADIENTS
+from kitsune_mlir.frontend.gradients.losses import LOSS_GRADIENTS
 from kitsune_mlir.frontend.gradients.norms import NORM_GRADIENTS
 from kitsune_mlir.frontend.gradients.padding import PADDING_GRADIENTS
 from kitsune_mlir.frontend.gradients.pooling import POOLING_GRADIENTS
@@ -23,6 +24,7 @@ GRADIENTS: dict[Any, Any] = {
     **GRID_GRADIENTS,
     **BAG_GRADIENTS,
     **NORM_GRADIENTS,
+    **LOSS_GRADIENTS,
     **SEGMENT_GRADIENTS,
 }
 """Operator → decomposition; one that returns NotImplemented leaves the operator as it was."""

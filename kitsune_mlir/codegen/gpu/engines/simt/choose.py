@@ -1,6 +1,6 @@
 """Which schedule a task gets: maps, or rows (`simt.choose_rows`).
 
-1. No reductions, reductions over windows (pooling), or of fewer than `SHORT` elements: a map. Otherwise rows.
+1. No reductions, reductions over windows (pooling), or of fewer than `short_reductions.SHORT` elements: a map. Otherwise rows.
 2. A map's vectors have the width with the fewest loads and stores an element, by a trial emission; the smaller one if it is
    close.
 3. A thread has `BYTES_IN_FLIGHT` on the way, as far as registers and the tile allow.
@@ -22,18 +22,19 @@ from kitsune_mlir.codegen.gpu.engines.simt.choose_rows import (
     shared_bytes,
 )
 from kitsune_mlir.codegen.gpu.engines.simt.dry_run import probe
-from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph, generic_sizes, reduced_size
+from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph, generic_sizes
 from kitsune_mlir.codegen.gpu.engines.simt.hoisted import Table, find_table
 from kitsune_mlir.codegen.gpu.engines.simt.linear import is_flat
 from kitsune_mlir.codegen.gpu.engines.simt.maps import MapSchedule, try_maps
 from kitsune_mlir.codegen.gpu.engines.simt.memory import Access
 from kitsune_mlir.codegen.gpu.engines.simt.schedule import RowSchedule
+from kitsune_mlir.codegen.gpu.engines.simt.short_reductions import is_private
 from kitsune_mlir.codegen.gpu.engines.simt.staging import Staging
 from kitsune_mlir.codegen.gpu.engines.simt.transpose import CrossedLoad, crossed_loads
 from kitsune_mlir.codegen.gpu.engines.simt.updates import Update, read_update
 from kitsune_mlir.codegen.gpu.engines.simt.widths import best_width
 from kitsune_mlir.codegen.gpu.interface.split import Split
-from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, loops_in, plain_loops, shape_of
+from kitsune_mlir.dialects.access import iterator_kinds, shape_of
 from kitsune_mlir.dialects.joined import panels_of
 from kitsune_mlir.dialects.sizes import element_bytes
 from kitsune_mlir.dialects.tile_records import Store, TaskView
@@ -51,9 +52,6 @@ _Trial = tuple[tuple[Access, ...], tuple[tuple[int, int], ...]]
 with that."""
 
 THREADS = 256
-SHORT = 8
-"""Reductions of fewer elements are made by one thread."""
-
 BYTES_IN_FLIGHT = 64
 """Bytes that a thread of a map or row schedule should have on the way: 256 threads, four blocks a multiprocessor."""
 
@@ -77,9 +75,6 @@ REPEATED = 8
 
 TABLE_ALIGN = 128
 """Where a table begins in shared memory."""
-
-PRIVATE = 4096
-"""Longest reduction that a thread makes alone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,9 +130,9 @@ def choose(task: TaskView, tuning: Overrides = DEFAULTS, workers: int = 132) -> 
     stores = [*task.stores, *(read_update(task, op) for op in graph.scatters)]
     reductions = {store: graph.needed(store.tensor) for store in stores}
     every = [op for op in graph.reductions if any(op in needed for needed in reductions.values())]
-    if all(_is_private(op) for op in every):
+    if all(is_private(op) for op in every):
         return _maps(graph, stores, every, workers)
-    alone = [store for store in stores if all(_is_private(op) for op in reductions[store])]
+    alone = [store for store in stores if all(is_private(op) for op in reductions[store])]
     together = [store for store in task.stores if store not in alone]
     if any(isinstance(store, Update) and store not in alone for store in stores):
         raise UnsupportedError("kitsune.atomic_scatter", "rows that maps make are put there", None, str(task.op.location))
@@ -152,7 +147,7 @@ def choose(task: TaskView, tuning: Overrides = DEFAULTS, workers: int = 132) -> 
 def _rows(
     graph: Graph, reductions: list[ir.Operation], stores: list[Store], alone: list[Output], tuning: Overrides, workers: int
 ) -> Choice:
-    found = choose_rows(graph, [op for op in reductions if not _is_private(op)], stores, tuning, workers, bool(alone))
+    found = choose_rows(graph, [op for op in reductions if not is_private(op)], stores, tuning, workers, bool(alone))
     schedule = found.schedule
     # What crosses in shared memory would lie where the rows' parts are exchanged.
     schedules = (schedule, *(map_schedules(graph, alone, crossing=False) if alone else ()))
@@ -178,44 +173,6 @@ def _rows(
         words["kept"] = len(table.columns) + 2 * len(table.folds)
         shared = -(-shared // TABLE_ALIGN) * TABLE_ALIGN + table.bytes
     return Choice(graph, schedules, schedule.threads, shared, registers, words, found.staging, split, schedule.blocks, table)
-
-
-def _is_private(op: ir.Operation) -> bool:
-    """Whether a thread makes a reduction alone: it is short, or over windows that overlap or lie apart."""
-    kinds = iterator_kinds(op)
-    if reduced_size(op) < SHORT or (reduced_size(op) <= SHORT**2 and _is_cut_up(op)):
-        return True
-    if _reads_by_index(op):
-        return reduced_size(op) <= PRIVATE
-    for map_ in affine_maps(op):
-        for expression in map_.results:
-            moving = loops_in(expression) if not isinstance(expression, ir.AffineDimExpr) else ()
-            if any(kinds[loop] == "reduction" for loop in moving):
-                return reduced_size(op) <= PRIVATE
-    return False
-
-
-def _is_cut_up(op: ir.Operation) -> bool:
-    """Whether a reduction goes over short runs of memory, with something else between them: the windows of a volume."""
-    kinds, sizes = iterator_kinds(op), generic_sizes(op)
-    loops = max((plain_loops(map_) for map_ in affine_maps(op)), key=len)
-    run, reduced = 1, 0
-    for loop in reversed(loops):
-        if loop is None or kinds[loop] != "reduction":
-            break
-        run, reduced = run * sizes[loop], reduced + 1
-    return 0 < reduced < kinds.count("reduction") and run < SHORT
-
-
-def _reads_by_index(op: ir.Operation) -> bool:
-    """Whether a reduction goes over elements that its body reads by index, such as the windows of a padded image."""
-    kinds = iterator_kinds(op)
-    for operand, map_ in zip(op.operands, affine_maps(op), strict=True):
-        loops = {loop for loop in plain_loops(map_) if loop is not None}
-        empty = not isinstance(operand.owner, ir.Block) and operand.owner.name == "tensor.empty"
-        if not empty and (len(loops) < len(map_.results) or any(kinds[loop] == "reduction" for loop in loops)):
-            return False
-    return any(inner.name == "tensor.extract" for inner in walk(op))
 
 
 # --- maps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from torch_mlir import ir
 
@@ -15,7 +15,7 @@ from kitsune_mlir.dialects.axes import Axes, Node
 from kitsune_mlir.dialects.tile_records import Store
 from kitsune_mlir.errors import UnsupportedError
 
-__all__ = ["RowSpace", "find_rows"]
+__all__ = ["RowSpace", "find_rows", "linked"]
 
 _PASSED_ON = ("linalg.generic", "tensor.concat", "tensor.extract_slice", "tensor.expand_shape", "tensor.collapse_shape")
 
@@ -99,7 +99,7 @@ def find_rows(graph: Graph, reductions: list[ir.Operation], stores: list[Store])
     Raises:
         UnsupportedError: dimensions of the tensors do not fall into rows and columns.
     """
-    classes = _link(graph)
+    classes = linked(graph.task.work(), graph.loads)
     main = max(reductions, key=lambda op: (reduced_size(op), math.prod(generic_sizes(op))))
     rows, cols = _split(main, classes)
     row_ids, col_ids = {c for c, _ in rows}, {c for c, _ in cols}
@@ -173,17 +173,22 @@ def _split(op: ir.Operation, classes: Axes) -> tuple[list[tuple[Node, int]], lis
     return rows, cols
 
 
-def _link(graph: Graph) -> Axes:
+def linked(ops: Iterable[ir.Operation], loads: Container[ir.Value]) -> Axes:
+    """Which loops of operations, and dimensions of their results, walk together.
+
+    Args:
+        loads: tensors that come from memory, where each use may walk them in its own way.
+    """
     classes = Axes()
 
     def passed(value: ir.Value) -> bool:
         """Whether a tensor's dimensions mean the same wherever it is used: not those of loads and constants."""
-        if value in graph.loads or isinstance(value.owner, ir.Block) or value.owner.name not in _PASSED_ON:
+        if value in loads or isinstance(value.owner, ir.Block) or value.owner.name not in _PASSED_ON:
             return False
         maker = value.owner.operation
         return maker.name != "linalg.generic" or len(maker.operands) > len(maker.results)
 
-    for op in graph.task.work():
+    for op in ops:
         if op.name == "linalg.generic":
             values = [*op.operands, *op.results]
             maps = affine_maps(op)

@@ -5,12 +5,14 @@ import math
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.simt.fill_idle import tile_for_idle
+from kitsune_mlir.codegen.gpu.engines.simt.stage_rows import sums_other_rows
 from kitsune_mlir.codegen.gpu.interface.memory_tiles import memory_tile
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline
 from kitsune_mlir.codegen.gpu.interface.tiny_products import is_tiny
 from kitsune_mlir.dialects.access import access_of, iterator_kinds
 from kitsune_mlir.dialects.products import is_projected_product
+from kitsune_mlir.dialects.stage_graph import yielded
 from kitsune_mlir.machine.target import Target
 
 __all__ = ["offer"]
@@ -28,6 +30,8 @@ def offer(name: str, candidate: Candidate, machine: Target) -> Offer | Decline:
         return Decline(name, "it holds a product for tensor cores")
     if candidate.opaque(pads=not products):
         return Decline(name, "it holds an operation that is no loop nest")
+    if (reason := sums_other_rows(space, candidate.stage and yielded(candidate.stage))) is not None:
+        return Decline(name, reason)
     tile = memory_tile(candidate, machine)
     if candidate.stage is not None:
         tile = tile_for_idle(candidate.stage, space, tile, candidate.before, machine) or tile

@@ -1,0 +1,72 @@
+"""What the stages of a training step store: nothing that is made again in no time, and nothing across long rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import kitsune_mlir
+from kitsune_mlir.dialects import new_context
+from kitsune_mlir.frontend import import_model
+from kitsune_mlir.machine.target import find_target
+from kitsune_mlir.pipeline import plan
+
+aten = torch.ops.aten
+
+
+def stages(function: Callable[..., Any], *args: Tensor) -> list[dict[str, Any]]:
+    """The stages of a function's plan."""
+    return plan(import_model(function, args, context=new_context()), find_target("h200")).summary["stages"]
+
+
+def layer(x: Tensor, weight: Tensor, bias: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+    """A linear layer, and its bias as an optimizer changes it: both widen the bias."""
+    return F.gelu(F.linear(x, weight, bias)), (bias.float() - change).bfloat16()
+
+
+def test_a_bias_that_is_changed_goes_into_the_product() -> None:
+    args = torch.randn(2048, 768), torch.randn(3072, 768), torch.randn(3072)
+    found = stages(layer, *(one.bfloat16() for one in args), torch.randn(3072))
+    (product,) = (stage for stage in found if "product" in stage["ops"])
+    assert [stage["sizes"] for stage in found if stage is not product] == [[3072]]
+    assert product["writes"] == [2048 * 3072 * 2]
+
+
+def loss_and_gradients(x: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+    """Cross-entropy of scores over a vocabulary, as AOTAutograd has it, and the gradients of both factors."""
+    scores = x @ weight.T
+    logs = aten._log_softmax(scores.float(), -1, False)
+    loss, total = aten.nll_loss_forward(logs, target, None, 1, -100)
+    given = aten.nll_loss_backward(torch.ones_like(loss), logs, target, None, 1, -100, total)
+    given = aten._log_softmax_backward_data(given, logs, -1, torch.float32).to(scores.dtype)
+    return loss, given @ weight, given.T @ x
+
+
+@pytest.mark.parametrize("words", [30522, 5000])
+def test_scores_over_a_vocabulary_are_not_stored_wide_or_across_in_a_softmax(words: int) -> None:
+    found = stages(
+        loss_and_gradients,
+        torch.randn(512, 64).bfloat16(),
+        torch.randn(words, 64).bfloat16(),
+        torch.randint(0, words, (512,)),
+    )
+    assert max(size for stage in found for size in stage["writes"]) <= 2 * 512 * (words + 8)
+    (softmax,) = (stage for stage in found if stage["name"].startswith("reduce") and stage["sizes"] == [512])
+    assert sorted(softmax["writes"])[-2:] == [512 * 4, 2 * 512 * words]
+
+
+@pytest.mark.parametrize("words", [129, 1000])
+def test_a_loss_over_a_vocabulary_is_right(words: int) -> None:
+    x, weight, target = torch.randn(7, 24), torch.randn(words, 24), torch.randint(0, words, (7,))
+    target[3] = -100
+    found = kitsune_mlir.compile(loss_and_gradients, (x, weight, target), target="host")(x, weight, target)
+    wide = x.double().requires_grad_(), weight.double().requires_grad_()
+    loss = F.cross_entropy(wide[0] @ wide[1].T, target)
+    loss.backward()
+    for one, wanted in zip(found, (loss, wide[0].grad, wide[1].grad), strict=True):
+        torch.testing.assert_close(one.double(), wanted, rtol=1e-4, atol=1e-5)
