@@ -40,9 +40,11 @@ def _sums_long_rows(op: ir.Operation) -> bool:
 
 
 def _turns(op: ir.Operation, number: int) -> bool:
-    """Whether neighbours in an operand's long rows lie apart in the result of a map."""
+    """Whether neighbours in an operand's long rows lie apart in the result of a map, which has the same elements."""
     if not is_generic(op) or set(iterator_kinds(op)) != {"parallel"} or number >= len(op.operands) - len(op.results):
         return False
     maps = affine_maps(op)
     read, stored = plain_loops(maps[number]), plain_loops(maps[-1])
-    return bool(read) and read[-1] in stored[:-1] and read[-1] is not None and loop_sizes(op)[read[-1]] >= LONG
+    if set(read) != set(stored) or read[-1:] == stored[-1:] or read[-1] is None:
+        return False
+    return loop_sizes(op)[read[-1]] >= LONG

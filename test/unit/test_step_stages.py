@@ -70,3 +70,10 @@ def test_a_loss_over_a_vocabulary_is_right(words: int) -> None:
     loss.backward()
     for one, wanted in zip(found, (loss, wide[0].grad, wide[1].grad), strict=True):
         torch.testing.assert_close(one.double(), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(8192, 4096), (4096, 16384)])
+def test_rows_with_a_number_each_stay_in_one_stage(shape: tuple[int, int]) -> None:
+    x, weight = torch.randn(shape).bfloat16(), torch.randn(shape[1]).bfloat16()
+    assert len(stages(lambda x: F.softmax(x, -1), x)) == 1
+    assert len(stages(lambda x, w: F.layer_norm(x, w.shape, w), x, weight)) == 1
