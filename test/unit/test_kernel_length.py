@@ -169,3 +169,22 @@ def test_a_launch_that_took_ptxas_too_long_becomes_several() -> None:
     late.set_exception(AssemblyTimeout("p0_0", 1.0, 1.0, ("t0", "t1")))
     made.update({key: dataclasses.replace(one, assembled=late) for key, one in made.items()})
     assert tasks() == [["t0"], ["t1"], ["t2"]]
+
+
+def test_that_a_launch_is_too_long_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal launches, of this plan or of another one, are cut without being emitted."""
+    emitted: list[str] = []
+    emit = compile_module._emitted
+
+    def counting(function: ir.Operation, name: str, *rest: object) -> object:
+        emitted.append(name)
+        return emit(function, name, *rest)
+
+    monkeypatch.setattr(compile_module, "_emitted", counting)
+    made: Made = {}
+    separate, options = program((0, 0, 1), "separate"), KernelOptions(most_operations=1)
+    first = compile_launches(separate, "p0", options, made=made)
+    assert emitted == ["p0_0", "p0_0_0", "p0_0_1", "p0_1"]
+    again = compile_launches(separate, "p0", options, made=made)
+    assert len(emitted) == 4
+    assert [code.manifest for code in again] == [code.manifest for code in first]

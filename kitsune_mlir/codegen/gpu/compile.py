@@ -104,8 +104,8 @@ class _Kernel:
         return self.assembled.done() and not self.assembled.cancelled()
 
 
-Made = MutableMapping[tuple[Hashable, ...], _Kernel]
-"""Kernels by what is equal of launches that they are for (`task_equality.launch_key`) and the options."""
+Made = MutableMapping[tuple[Hashable, ...], "_Kernel | LongKernel"]
+"""Kernels by what is equal of launches that they are for (`task_equality.launch_key`) and the options; or why there is none."""
 
 
 def compile_launches(
@@ -190,8 +190,16 @@ def _compiled(
     """The code of each launch of a tile program, or with `one` of all of it in one."""
     if options.chip not in CHIPS:
         raise TargetError(f"no target machine for '{options.chip}'; known: {', '.join(sorted(CHIPS))}")
-    first: dict[tuple[Hashable, ...], _Kernel] = {key: one for key, one in (made or {}).items() if one.is_assembled}
-    long = {key: one.emitted for key, one in (made or {}).items() if one.took_too_long}
+    made = {} if made is None else made
+    first: dict[tuple[Hashable, ...], _Kernel] = {}
+    apart: dict[tuple[Hashable, ...], Sequence[int]] = {}
+    for key, known in made.items():
+        if isinstance(known, LongKernel):
+            apart[key] = known.launches
+        elif known.is_assembled:
+            first[key] = known
+        elif known.took_too_long:
+            apart[key] = known.emitted.apart()
     alone = ir.StringAttr(whole.attributes["sym_name"]).value
     with Assembling(options.chip, options.ptxas_seconds, store) as assembling:
 
@@ -202,12 +210,14 @@ def _compiled(
                 return name, new, new.emitted.manifest, new.emitted.decisions
             program = ProgramView(function)  # of a launch: it has no queues
             key = (options, *launch_key(program))
-            if key in long and (launches := long[key].apart()):
-                raise LongKernel(name, "took ptxas longer than it may", launches)
+            if launches := apart.get(key):
+                raise LongKernel(name, "is as long as one that took too long, or had too many operations", launches)
             if (known := first.get(key)) is None:
-                new = first[key] = _emitted(function, name, options, watch, assembling)
-                if made is not None:
-                    made[key] = new
+                try:
+                    new = first[key] = made[key] = _emitted(function, name, options, watch, assembling)
+                except LongKernel as long:  # equal launches are not emitted to find that out
+                    apart[key], made[key] = long.launches, long
+                    raise
                 return name, new, new.emitted.manifest, new.emitted.decisions
             manifest, decisions = known.emitted.equal_launch(program)
             if watch is not None:
