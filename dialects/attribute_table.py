@@ -39,7 +39,8 @@ SIDE_BY_SIDE = "kitsune.side_by_side"
 CALLER_ORDER, ORDER = "kitsune.caller_dim_order", "kitsune.dim_order"
 NEUTRAL = "kitsune.neutral"
 OPERAND_SUM = "kitsune.operand_sum"
-PDL_SECONDARY, PDL_PRIMARY, WRITTEN = "kitsune.pdl_secondary", "kitsune.pdl_primary", "kitsune.written"
+PDL_FIRST, PDL_SECONDARY, PDL_PRIMARY = "kitsune.pdl_first", "kitsune.pdl_secondary", "kitsune.pdl_primary"
+WRITTEN = "kitsune.written"
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,8 @@ ATTRIBUTES = (
     AttributeSpec(PROGRAM_OVERWRITES, WORKER, "array<i64: ...>", MATERIALIZE, CODE + ", `kitsune-check-progress`, the runtime",
         "For each result the argument whose memory the caller gives for it, and whose values are there before; -1 for none. "
         "The program does not use that argument itself.", -1),
+    AttributeSpec(PDL_FIRST, (PROGRAM,), "a unit", "`kitsune-to-gpu`", "`kitsune-to-gpu`",
+        "Its kernel comes after one that copies inputs, for whose end it waits before anything else."),
     AttributeSpec(PDL_SECONDARY, (PROGRAM,), "a unit", "`kitsune-to-gpu`", "`kitsune-to-gpu`",
         "Its kernel comes after another one of the program, for whose end it waits itself (programmatic dependent launch)."),
     AttributeSpec(PDL_PRIMARY, (PROGRAM,), "a unit", "`kitsune-to-gpu`", "`kitsune-to-gpu`",

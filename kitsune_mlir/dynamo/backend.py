@@ -184,7 +184,7 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
     from kitsune_mlir.dynamo.repeated import written_out
     from kitsune_mlir.dynamo.report import GraphReport, logger
     from kitsune_mlir.dynamo.shapes import Specialized, is_symbolic
-    from kitsune_mlir.dynamo.torch_api import boxed, compiling, saving
+    from kitsune_mlir.dynamo.torch_api import boxed, compiling, is_nested_size, saving
     from kitsune_mlir.dynamo.torch_metadata import (
         changing_outputs,
         is_plain_call,
@@ -198,6 +198,12 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
 
     def compile(gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
         written_out(gm)
+        nested = [node for node in gm.graph.find_nodes(op="placeholder") if is_nested_size(node.meta.get("val"))]
+        if any(node.users for node in nested):
+            why = "it computes with a size of a nested tensor, which is no number"
+            facts.reports.append(GraphReport(kind, len(gm.graph.nodes), gave_up=why))
+            asked.tell(facts.reports[-1])
+            return boxed(gm.forward)
         if kind != "backward":
             facts.written = written_inputs(asked.inputs)
         facts.outside |= any(node.op == "call_function" and is_outside(node) for node in gm.graph.nodes)

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from kitsune_mlir.dynamo.counted import CountedRun
 from kitsune_mlir.dynamo.partition import is_view
-from kitsune_mlir.dynamo.torch_api import traced
+from kitsune_mlir.dynamo.torch_api import is_nested_size, traced
 from kitsune_mlir.frontend.aten import sized_table
 from kitsune_mlir.frontend.rows import Axis, Rows
 from kitsune_mlir.frontend.rows.axes import expression, names_in, plain, size_at, sizes_of
@@ -97,6 +97,8 @@ def input_sizes(gm: fx.GraphModule) -> dict[str, Place]:
     found: dict[str, Place] = {}
     for n, node in enumerate(gm.graph.find_nodes(op="placeholder")):
         value = node.meta.get("val")
+        if is_nested_size(value):
+            continue
         sizes = enumerate(sizes_of(value)) if isinstance(value, Tensor) else ()
         each = [(None, expression(value))] if isinstance(value, torch.SymInt) else list(sizes)
         for dim, size in each:
@@ -150,7 +152,11 @@ def _traced(
 ) -> tuple[fx.GraphModule, list[int], list[str]]:
     """The graph without symbols, numbers of the inputs that it takes, and the symbols whose values it takes behind them."""
     values = [node.meta.get("val") for node in halves.core.graph.find_nodes(op="placeholder")]
-    number = {n: size_at(expression(value), sizes) for n, value in enumerate(values) if isinstance(value, torch.SymInt)}
+    number = {
+        n: 0 if is_nested_size(value) else size_at(expression(value), sizes)
+        for n, value in enumerate(values)
+        if isinstance(value, torch.SymInt)
+    }
     larger = [number[n] if n in number else inputs[n].example(arg) if n in inputs else arg for n, arg in enumerate(args)]
     counts = [torch.zeros([], dtype=torch.int64, device=device) for _ in padded]
 

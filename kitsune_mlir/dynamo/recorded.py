@@ -19,10 +19,11 @@ from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves
 
 from kitsune_mlir.dynamo.report import logger
-from kitsune_mlir.dynamo.torch_api import incompatible_with_cuda_graphs, storage_uses
+from kitsune_mlir.dynamo.torch_api import incompatible_with_cuda_graphs
 from kitsune_mlir.runtime.results import changed
 from kitsune_mlir.runtime.weights import WeightCopies, WeightCopy
 from kitsune_mlir.sized.padded_input import KEPT
+from kitsune_mlir.sized.part import storage_uses
 from kitsune_mlir.sized.taker import taker
 
 __all__ = ["Recorded", "unrecordable", "written_in"]

@@ -15,7 +15,15 @@ from kitsune_mlir.dynamo.partition import is_view
 from kitsune_mlir.dynamo.report import logger
 from kitsune_mlir.dynamo.size_cost import cost_of, given_bytes_of, idle_cost_of
 from kitsune_mlir.dynamo.strides import without_empty_views
-from kitsune_mlir.dynamo.torch_api import bound_of, compiling, every_size_may_change, source_of, traced, tracing_lock
+from kitsune_mlir.dynamo.torch_api import (
+    bound_of,
+    compiling,
+    every_size_may_change,
+    is_nested_size,
+    source_of,
+    traced,
+    tracing_lock,
+)
 from kitsune_mlir.frontend.aten import sized_table
 from kitsune_mlir.frontend.rows import Axis, Rows, rows_of
 from kitsune_mlir.frontend.rows.axes import size_at
@@ -76,6 +84,7 @@ class Specialized:
         self._first: tuple[int, ...] | None = None
         self._changing: set[str] = set()
         self._lock = tracing_lock
+        self._nested = [n for n, value in enumerate(given) if is_nested_size(value)]
         self._rows, self._why = None, "option 'pad_rows' is off"
         if self._options.pad_rows and compile is not None:
             with compiling():
@@ -110,6 +119,8 @@ class Specialized:
 
     def __call__(self, *args: Any) -> Any:
         """The graph's outputs."""
+        if self._nested:  # which the graph does not use
+            args = tuple([0 if n in self._nested else value for n, value in enumerate(args)])
         values: tuple[int, ...] = ()
         if self.known.names:
             values = self._values(args)

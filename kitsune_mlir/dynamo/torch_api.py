@@ -35,6 +35,7 @@ __all__ = [
     "graph_of",
     "incompatible_with_cuda_graphs",
     "inductor_compiled",
+    "is_nested_size",
     "is_transformed",
     "job_store",
     "min_cut_rematerialization_partition",
@@ -44,7 +45,6 @@ __all__ = [
     "saving",
     "serializable_callable",
     "source_of",
-    "storage_uses",
     "told_to_dynamo",
     "traced",
     "traced_whole",
@@ -204,10 +204,6 @@ def incompatible_with_cuda_graphs(gm: Any) -> Any:
     return get_first_incompatible_cudagraph_node(gm)
 
 
-storage_uses: Callable[[int], int] = torch._C._storage_Use_Count  # type: ignore[attr-defined]
-"""How many tensors, and others, hold the storage at an address (`_cdata`)."""
-
-
 def job_store() -> Any:
     """What the ranks of a distributed job share: bytes by name."""
     return torch.distributed.distributed_c10d._get_default_store()
@@ -223,6 +219,11 @@ def told_to_dynamo() -> tuple[type[Exception], ...]:
 def is_transformed(value: Any) -> bool:
     """Whether a value is one of `torch.func`'s: a sample of a batch, or one that derivatives are taken of."""
     return isinstance(value, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
+
+
+def is_nested_size(value: Any) -> bool:
+    """Whether a symbol is a nested tensor's: not a number, but a name of how its parts are long."""
+    return isinstance(value, torch.SymInt) and isinstance(value.node.hint, torch.SymInt)
 
 
 def saving() -> bool:

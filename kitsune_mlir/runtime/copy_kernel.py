@@ -32,6 +32,7 @@ MOST_BLOCKS = 1056
 """Each thread of which copies a unit, or several where there are more."""
 _ROW = struct.Struct("QQIIIIII")  # source, target, units of a piece, of all, between pieces, first block, blocks, log of a unit
 
+# The program's kernel may start meanwhile, and waits for the end of this one (`kernel/launches.py`).
 # Block b finds its row, and thread t copies unit (b - first) * 256 + t, and every (blocks * 256)th after it.
 _TEXT = """.version 8.0
 .target sm_90
@@ -43,6 +44,7 @@ _TEXT = """.version 8.0
 .reg .b32 %r<24>;
 .reg .b64 %d<16>;
 .reg .b16 %h<2>;
+griddepcontrol.launch_dependents;
 mov.u32 %r0, %ctaid.x;
 mov.b64 %d0, rows;
 mov.u32 %r23, 1;

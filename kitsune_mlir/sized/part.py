@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence, Set
-from operator import is_
 from typing import Any
 
 import torch
@@ -21,11 +19,14 @@ from kitsune_mlir.runtime.weights import WeightCopy
 from kitsune_mlir.sized.restride import same_strides, with_strides, without_views
 from kitsune_mlir.sized.taker import taker
 
-__all__ = ["Part"]
+__all__ = ["Part", "storage_uses"]
 
 Made = tuple[Sequence[int], Sequence[int], Sequence[int] | None]
 
 _POINTER = Tensor.data_ptr
+
+storage_uses: Callable[[int], int] = torch._C._storage_Use_Count  # type: ignore[attr-defined]
+"""How many tensors, and others, hold the storage at an address (`_cdata`)."""
 
 MOST_WEIGHTS = 64
 """Models of one class whose weights are held as one program wants them; those of the model called longest ago are let go."""
@@ -128,28 +129,33 @@ class Part(torch.nn.Module):
         key = tuple(pointers)
         with self._lock:
             if key not in self._known:
-                for old in [k for k, bound in self._known.items() if bound.is_gone(weights)]:
+                for old in [k for k, bound in self._known.items() if bound.is_gone()]:
                     del self._known[old]
-                held = {name: weight.detach() for name, weight in zip(self._names, weights, strict=True)}
-                self._known[key] = _Bound(tuple(map(weakref.ref, weights)), self.program.with_weights(held))
+                self._known[key] = self._bound(weights)
                 if len(self._known) > MOST_WEIGHTS:
                     self._known.popitem(last=False)
             self._known.move_to_end(key)
             self._last = pointers, self._known[key].program
             return self._known[key].program
 
+    def _bound(self, weights: Sequence[Tensor]) -> _Bound:
+        # No weak references to the caller's tensors: `torch.utils.swap_tensors` refuses those that have some.
+        storages = [weight.untyped_storage()._cdata for weight in weights]  # makes PyTorch's own object of it, which holds it
+        before = [storage_uses(one) - 1 for one in storages]
+        program = self.program.with_weights({n: w.detach() for n, w in zip(self._names, weights, strict=True)})
+        return _Bound(tuple((one, storage_uses(one) - uses) for one, uses in zip(storages, before, strict=True)), program)
+
 
 @dataclasses.dataclass(frozen=True)
 class _Bound:
-    """A program with weights, whose memory it holds, and the caller's tensors that these are."""
+    """A program with weights, whose memory it holds, and of each one's storage how many of its tensors do."""
 
-    tensors: tuple[weakref.ref[Tensor], ...]
+    storages: tuple[tuple[int, int], ...]
     program: Program
 
-    def is_gone(self, others: Sequence[Tensor]) -> bool:
-        """Whether one of its tensors is no more, or all are the others', which lie elsewhere now."""
-        own = [ref() for ref in self.tensors]
-        return any(tensor is None for tensor in own) or all(map(is_, own, others))
+    def is_gone(self) -> bool:
+        """Whether the memory of a weight is nobody else's any more."""
+        return any(storage_uses(one) <= own for one, own in self.storages)
 
 
 def _maker(

@@ -6,11 +6,11 @@ Everything is compared with eager on fresh inputs.
 import copy
 import gc
 import threading
-import weakref
 
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from test.unit.test_dynamo_graphs import whole
 
@@ -71,16 +71,26 @@ def test_threads_call_with_their_own_weights(reports):
 def test_weights_are_let_go(reports):
     step = torch.compile(lambda layer, x: layer(x), backend="kitsune")
     with torch.no_grad():
-        first, x = nn.Linear(5, 5), R(3, 5)
+        first, second, x = nn.Linear(5, 5), nn.Linear(5, 5), R(3, 5)
         step(first, x)
-        gone = weakref.ref(first.weight)
-        second = nn.Linear(5, 5)
+        gone, moved = StorageWeakRef(first.weight.untyped_storage()), StorageWeakRef(second.weight.untyped_storage())
         torch.testing.assert_close(step(second, x), second(x))
         del first
+        second.weight.data = R(5, 5)
         for layer in (nn.Linear(5, 5), second):
             torch.testing.assert_close(step(layer, x), layer(x))
     gc.collect()
-    assert gone() is None
+    assert gone.expired() and moved.expired()
+
+
+def test_weights_are_swapped(reports):
+    model, x = nn.Linear(4, 4), R(2, 4)
+    step = torch.compile(model, backend="kitsune")
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(step(x), model(x))
+            torch.utils.swap_tensors(model.weight, nn.Parameter(R(4, 4)))
+    assert whole(reports)
 
 
 @pytest.mark.parametrize("dynamic", [None, True])

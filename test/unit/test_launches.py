@@ -12,9 +12,11 @@ from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches, launches_of
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.attribute_table import PDL_PRIMARY, PDL_SECONDARY
 from kitsune_mlir.errors import ArgumentError, KitsuneError
+from kitsune_mlir.frontend.valid_rows import valid_rows
 from kitsune_mlir.runtime import launch
 from kitsune_mlir.runtime.cuda_runner import CudaRunner
 from kitsune_mlir.runtime.cuda_sequence import CudaSequence
+from test.programs.live import compiled
 from test.unit.test_cuda_executor import MANIFEST, Result, fake  # noqa: F401  (a fixture)
 
 TASK = """
@@ -134,6 +136,23 @@ def test_other_engines_wait_before_everything():
     assert [engine["engine"] for engine in program.summary["engines"]] == ["mma", "simt"]
     two = program.artifacts["kernel_1.ptx"].decode()
     assert two.count("griddepcontrol.wait") == 1 and two.index("griddepcontrol.wait") < two.index("ld.global")
+
+
+def counted(x: torch.Tensor, w: torch.Tensor, count: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (valid_rows(torch.nn.functional.layer_norm(x @ w, (1024,)), count, 300),)
+
+
+@pytest.mark.parametrize("mode, kernels", [("temporal", 1), ("separate", 2)])
+def test_a_program_for_several_sizes_waits_for_copies_before_everything(mode, kernels):
+    args = (torch.randn(300, 64).bfloat16(), torch.randn(64, 1024).bfloat16(), torch.tensor(3))
+    program = compiled(counted, *args, schedule=mode)
+    assert program.summary["launches"] == kernels
+    first = program.ir("gpu").partition("llvm.func")[2]
+    begin = first.index("nvvm.griddepcontrol wait")
+    assert begin < min(
+        first.index(op) for op in ("llvm.load", "launch_dependents", "nvvm.barrier", "nvvm.elect") if op in first
+    )
+    assert program.ir("gpu").count("nvvm.griddepcontrol wait") == kernels
 
 
 FIRST = dataclasses.replace(MANIFEST, kernel="first")

@@ -12,7 +12,7 @@ from kitsune_mlir.codegen.gpu.backend.to_llvm import target_attribute
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision, Executor, build
 from kitsune_mlir.codegen.gpu.kernel.footprint import Footprint
-from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches, launches_of
+from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches, launches_of, mark_first
 from kitsune_mlir.codegen.gpu.kernel.length import LongKernel, launches_within, operations_by_place
 from kitsune_mlir.codegen.gpu.kernel.live import tell_ends
 from kitsune_mlir.codegen.gpu.kernel.schedule import planned_for
@@ -59,6 +59,7 @@ def each_launch(function: ir.Operation, emit: Callable[[ir.Operation], T]) -> li
     becomes several."""
     if launches_of(function):
         tell_ends(function)
+    mark_first(function)
     waiting, made = cut_launches(function), []
     while waiting:
         part = waiting.pop(0)

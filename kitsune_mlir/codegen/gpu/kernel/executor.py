@@ -155,6 +155,9 @@ class Builder:
         self.workspace = workspace
         self.thread, self.block, self.blocks = thread, block, blocks = thread_id(), block_id(), grid_size()
         self.manifest, self.arguments = manifest, arguments
+        if self.needs.first:
+            wait_for_prerequisites()
+        follows = manifest.follows and not self.needs.first
         counters = Semaphores.open(workspace, manifest.counter_bytes, manifest.slots, manifest.debug)
         waits = offset(workspace, manifest.scratch_offset)
         waits = offset(waits, i64(blocks) * (manifest.scratch_bytes + len(self.plans) * TIMESTAMP_BYTES))
@@ -168,7 +171,7 @@ class Builder:
             module_block=kernel.module.body,
             names={self.name, "smem", Table.SYMBOL},
             fences=any(plan.async_reads or plan.async_writes for plan in self.plans),
-            dependent=manifest.follows and not manifest.slots and len(self.plans) == 1 and self.plans[0].dependent,
+            dependent=follows and not manifest.slots and len(self.plans) == 1 and self.plans[0].dependent,
             weights=self.schedule.weights,
             whole=self.schedule.whole,
         )
@@ -190,7 +193,7 @@ class Builder:
         start, prefetches = self._operands([0]), self.engines[self.plans[0].engine].prefetches
         if self.placement.everywhere and not prefetches and self.requests is None:
             self._prefetch([0], None, thread, self.threads)
-        if manifest.follows:
+        if follows:
             if prefetches:
                 first, task = self._context(0, start), self.plans[0].task
                 with named(f"engine '{self.plans[0].engine}', prefetching for task '{task.name}',", task.op.location):

@@ -13,7 +13,7 @@ from kitsune_mlir.codegen.gpu.kernel.schedule import Schedule
 from kitsune_mlir.codegen.gpu.kernel.semaphore_names import counter_names
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
-from kitsune_mlir.dialects.attribute_table import PDL_PRIMARY, PDL_SECONDARY
+from kitsune_mlir.dialects.attribute_table import PDL_FIRST, PDL_PRIMARY, PDL_SECONDARY
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.runtime.manifest import Manifest, Parameter
@@ -36,6 +36,7 @@ class Footprint:
         arena_bytes: of the arena, with what lies behind it.
         maps: number of each tensor map: (argument, offset, map) in the order of the kernel's parameters.
         members: each task as the operand of a body.
+        first: the kernel comes after one that copies inputs, for whose end it waits before anything else.
         places: by memory of a buffer, (argument of the program, offset), the number of the kernel's pointer to it. A launch of
             several takes pointers to what it uses, in the order of use, so that equal launches have equal code; None for any
             other kernel, which takes the program's arguments.
@@ -60,6 +61,7 @@ class Footprint:
             )
         self.partials, self.partial_bytes, self.slots = self.lay_out(plans)
         self.cluster = max(plan.cluster for plan in plans)
+        self.first = PDL_FIRST in program.function.attributes and options.requests == 1
         if self.cluster > 1 and (self.slots or not placement.everywhere or len(plans) > 1):
             raise CompileError(
                 f"kernel '{name}': clusters of {self.cluster} blocks need a program of one task that waits for nothing; "
@@ -163,7 +165,7 @@ class Footprint:
             debug=self.options.debug,
             counters=self._counter_names() if self.options.debug else (),
             timestamps=self.options.timestamps,
-            follows=PDL_SECONDARY in program.function.attributes,
+            follows=self.first or PDL_SECONDARY in program.function.attributes,
             streaming=alone and self._streaming,
             workers=self.placement.workers,
             least_blocks=least,

@@ -6,6 +6,9 @@ one before has ended, so waits for tasks of earlier launches are left out, and s
 Kernels overlap all the same (programmatic dependent launch): a primary kernel lets the next begin as soon as there is room for
 it, and a secondary one fetches instructions, tensor maps and weights before it waits for the end of the one before. As each
 waits for all of the one before, which has waited for those before it, a task may read what any earlier launch wrote.
+
+The first kernel of a program for several sizes comes after one that copies inputs (`runtime/copy_kernel.py`), which lets it
+begin early, too. What came before that one is not known, and may have written weights: it waits before anything else.
 """
 
 from __future__ import annotations
@@ -14,12 +17,20 @@ from collections.abc import Iterable, Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.attribute_table import PDL_PRIMARY, PDL_SECONDARY, PROGRAM_OVERWRITES, WRITTEN
+from kitsune_mlir.dialects.attribute_table import (
+    COUNTED,
+    PDL_FIRST,
+    PDL_PRIMARY,
+    PDL_SECONDARY,
+    PROGRAM_OVERWRITES,
+    VALID_ROWS,
+    WRITTEN,
+)
 from kitsune_mlir.dialects.cloning import clone_with, replace_uses_inside
 from kitsune_mlir.dialects.verify import captures, walk
 from kitsune_mlir.dialects.written_arguments import written_arguments, written_before
 
-__all__ = ["cut_launches", "launches_of"]
+__all__ = ["cut_launches", "launches_of", "mark_first"]
 
 _WAITS = ("kitsune.wait", "kitsune.wait_rows")
 
@@ -31,6 +42,13 @@ def launches_of(function: ir.Operation) -> list[int]:
         return []
     numbers = dict.fromkeys(_launch(task) for task in _tasks(function))
     return list(numbers) if len(numbers) > 1 else []
+
+
+def mark_first(function: ir.Operation) -> None:
+    """Say of a tile program for several sizes that its inputs are copied by a launch before it."""
+    if VALID_ROWS in function.attributes or any(COUNTED in op.attributes for op in walk(function)):
+        with function.context:
+            function.attributes[PDL_FIRST] = ir.UnitAttr.get()
 
 
 def cut_launches(function: ir.Operation, launches: Sequence[int] | None = None) -> list[ir.Operation]:
@@ -56,6 +74,8 @@ def cut_launches(function: ir.Operation, launches: Sequence[int] | None = None) 
     written = [written_arguments(own) for own in tasks.values()]
     parts = [_part(function, f"{name}_{place}", own, order, *given) for place, own in enumerate(tasks.values())]
     with function.context:
+        if PDL_FIRST in function.attributes:
+            parts[0].attributes[PDL_FIRST] = ir.UnitAttr.get()
         if PROGRAM_OVERWRITES in function.attributes:
             before = written_before(function)
             for part, own in zip(parts, written, strict=True):
@@ -84,7 +104,7 @@ def _part(
         types, locations: of the program's arguments.
     """
     with function.context, function.location:
-        attributes = {key: function.attributes[key] for key in function.attributes if key != "kitsune.mode"}
+        attributes = {key: function.attributes[key] for key in function.attributes if key not in ("kitsune.mode", PDL_FIRST)}
         attributes["sym_name"] = ir.StringAttr.get(name)
         part = ir.Operation.create("func.func", attributes=attributes, regions=1, ip=ir.InsertionPoint(function))
         block = part.regions[0].blocks.append(*types, arg_locs=locations)
