@@ -69,6 +69,7 @@ def compiled_graph(
         saved,
         saving,
         told_to_dynamo,
+        without_tangents,
     )
     from kitsune_mlir.frontend.aten import traced_table
     from kitsune_mlir.frontend.gradients.whole import kept_whole
@@ -82,7 +83,7 @@ def compiled_graph(
     if not training and not saving() and step is None:
         kept = kept_graph(gm, example_inputs, graph_options, options)
         if kept is not None and (found := kept.find(example_inputs)) is not None:
-            return guarded(_untraced(*found, asked, facts), gm, example_inputs, facts, rules)
+            return without_tangents(guarded(_untraced(*found, asked, facts), gm, example_inputs, facts, rules), gm.forward)
     compiled = aot_autograd(
         fw_compiler=_compiler("forward", asked, facts),
         bw_compiler=_compiler("backward", asked, facts),
@@ -113,7 +114,7 @@ def compiled_graph(
         from kitsune_mlir.dynamo.saved import SavedFunction
 
         return SavedFunction(run, gm)
-    return run
+    return without_tangents(run, gm.forward)
 
 
 def _untraced(whole: WholeGraph, part: Part, asked: _Asked, facts: Facts) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 from torch.utils._python_dispatch import _disable_current_modes
@@ -51,6 +52,7 @@ __all__ = [
     "tracing_context",
     "tracing_lock",
     "trace_artifact",
+    "without_tangents",
 ]
 
 
@@ -99,6 +101,15 @@ def as_inference(run: Callable[..., Any], changing: Sequence[tuple[int, Collecti
         for n, dims in told:
             outputs[n]._dynamo_weak_dynamic_indices = dims.copy()
         return outputs
+
+    return call
+
+
+def without_tangents(run: Callable[..., Any], eager: Callable[..., Any]) -> Callable[..., Any]:
+    """A compiled graph, which is called where no tangents are taken along (`torch.autograd.forward_ad`): it has none."""
+
+    def call(*args: Any) -> Any:
+        return run(*args) if forward_ad._current_level < 0 else eager(*args)
 
     return call
 

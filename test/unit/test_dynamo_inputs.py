@@ -10,6 +10,7 @@ import threading
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from test.unit.test_dynamo_graphs import whole
@@ -195,3 +196,31 @@ def test_slices_of_inputs_are_written_where_they_lie(name, reports):
     (program,) = reports[0].programs
     rows = [output.in_place for output in program.signature.outputs if output.mutates]
     assert in_place is None or rows == [in_place]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_tangents_are_taken_along(dynamic):
+    """Forward-mode derivatives of a compiled function are eager's."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
+    step, x, tangent = torch.compile(model, backend="kitsune", dynamic=dynamic), R(5, 4), R(5, 4)
+    with torch.no_grad():
+        step(x)
+        found = []
+        for function in (step, model):
+            with forward_ad.dual_level():
+                found.append(forward_ad.unpack_dual(function(forward_ad.make_dual(x, tangent))))
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_nested_tensors(reports):
+    """A nested tensor's sizes have a symbol that is no number."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+    step = torch.compile(model, backend="kitsune")
+    with torch.no_grad():
+        for lengths in ((2, 5, 1), (3, 1), (2, 5, 1)):
+            x = torch.nested.nested_tensor([R(n, 4) for n in lengths], layout=torch.jagged)
+            got, want = step(x), model(x)
+            torch.testing.assert_close(got.values(), want.values())
+            assert torch.equal(got.offsets(), x.offsets()) and got.shape == want.shape
+    assert reports and all(report.programs for report in reports)

@@ -152,12 +152,10 @@ class Builder:
         return Executor(kernel.module, manifest, tuple(decisions), needs)
 
     def _emit(self, kernel: Kernel, manifest: Manifest, arguments: Arguments, workspace: Value) -> None:
-        self.workspace = workspace
+        self.workspace, self.manifest, self.arguments = workspace, manifest, arguments
         self.thread, self.block, self.blocks = thread, block, blocks = thread_id(), block_id(), grid_size()
-        self.manifest, self.arguments = manifest, arguments
         if self.needs.first:
             wait_for_prerequisites()
-        follows = manifest.follows and not self.needs.first
         counters = Semaphores.open(workspace, manifest.counter_bytes, manifest.slots, manifest.debug)
         waits = offset(workspace, manifest.scratch_offset)
         waits = offset(waits, i64(blocks) * (manifest.scratch_bytes + len(self.plans) * TIMESTAMP_BYTES))
@@ -171,12 +169,11 @@ class Builder:
             module_block=kernel.module.body,
             names={self.name, "smem", Table.SYMBOL},
             fences=any(plan.async_reads or plan.async_writes for plan in self.plans),
-            dependent=follows and not manifest.slots and len(self.plans) == 1 and self.plans[0].dependent,
+            dependent=self.needs.secondary and not manifest.slots and len(self.plans) == 1 and self.plans[0].dependent,
             weights=self.schedule.weights,
             whole=self.schedule.whole,
         )
-        span = kernel.arena.take("barriers", self.needs.barriers * Barrier.BYTES, 8)
-        self.barrier_base = kernel.shared(span)
+        self.barrier_base = kernel.shared(span := kernel.arena.take("barriers", self.needs.barriers * Barrier.BYTES, 8))
         self.barriers = [Barrier(offset(self.barrier_base, start)) for start in range(0, span.bytes, Barrier.BYTES)]
         if self.requests is None:
             self._prefetch_maps()
@@ -193,7 +190,7 @@ class Builder:
         start, prefetches = self._operands([0]), self.engines[self.plans[0].engine].prefetches
         if self.placement.everywhere and not prefetches and self.requests is None:
             self._prefetch([0], None, thread, self.threads)
-        if follows:
+        if self.needs.secondary:
             if prefetches:
                 first, task = self._context(0, start), self.plans[0].task
                 with named(f"engine '{self.plans[0].engine}', prefetching for task '{task.name}',", task.op.location):

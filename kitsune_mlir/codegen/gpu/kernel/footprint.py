@@ -37,6 +37,7 @@ class Footprint:
         maps: number of each tensor map: (argument, offset, map) in the order of the kernel's parameters.
         members: each task as the operand of a body.
         first: the kernel comes after one that copies inputs, for whose end it waits before anything else.
+        secondary: it comes after another one of the program.
         places: by memory of a buffer, (argument of the program, offset), the number of the kernel's pointer to it. A launch of
             several takes pointers to what it uses, in the order of use, so that equal launches have equal code; None for any
             other kernel, which takes the program's arguments.
@@ -62,6 +63,7 @@ class Footprint:
         self.partials, self.partial_bytes, self.slots = self.lay_out(plans)
         self.cluster = max(plan.cluster for plan in plans)
         self.first = PDL_FIRST in program.function.attributes and options.requests == 1
+        self.secondary = PDL_SECONDARY in program.function.attributes
         if self.cluster > 1 and (self.slots or not placement.everywhere or len(plans) > 1):
             raise CompileError(
                 f"kernel '{name}': clusters of {self.cluster} blocks need a program of one task that waits for nothing; "
@@ -165,7 +167,7 @@ class Footprint:
             debug=self.options.debug,
             counters=self._counter_names() if self.options.debug else (),
             timestamps=self.options.timestamps,
-            follows=self.first or PDL_SECONDARY in program.function.attributes,
+            follows=self.first or self.secondary,
             streaming=alone and self._streaming,
             workers=self.placement.workers,
             least_blocks=least,
