@@ -28,6 +28,7 @@ from kitsune_mlir.passes.normalization.narrow_results import narrow_results
 from kitsune_mlir.passes.normalization.outer_products import multiply_outer
 from kitsune_mlir.passes.normalization.own_rows import index_own_rows
 from kitsune_mlir.passes.normalization.positions import part_positions
+from kitsune_mlir.passes.normalization.scalar_parts import part_scalars
 from kitsune_mlir.passes.normalization.sliced_repeats import slice_before_repeating
 from kitsune_mlir.passes.normalization.splat_factors import sum_beside_splats
 from kitsune_mlir.passes.normalization.unit_moves import reshape_unit_moves
@@ -276,10 +277,9 @@ class Normalize(Pass):
     """Bring what the importer writes into one form: products, element-wise generics and reductions over whole tensors.
 
     Widening casts around products are folded into them (bf16 x bf16 -> f32), others go into each map that reads them,
-    transposes of operands become indexing maps,
-    dimensions of extent 1 disappear, chains of element-wise ops become one op, products with sums of one term are
-    element-wise work, columns of products that nobody reads are left out, and every linalg op ends as a linalg.generic. What
-    it does not know it leaves as it is.
+    transposes of operands become indexing maps, dimensions of extent 1 disappear, chains of element-wise ops become one op,
+    what these compute of numbers alone is made once, products with sums of one term are element-wise work, columns of products
+    that nobody reads are left out, and every linalg op ends as a linalg.generic. What it does not know it leaves as it is.
     """
 
     name: ClassVar[str] = "kitsune-normalize"
@@ -305,6 +305,7 @@ class Normalize(Pass):
         )
         with module.context, ir.Location.unknown():
             show_reshapes(module)
+            part_scalars(module)
             reshape_unit_moves(module)
             slice_before_repeating(module)
             sum_beside_splats(module)
