@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["Bell"]
+__all__ = ["NAP", "Bell"]
 
 TRUSTED = 3
 """So often in a row whoever came did the work: then the thread is not woken for the next one."""
 
 POLL, POLLS = 5e-3, 20
 """Seconds after which it looks by itself meanwhile, and how often it finds nothing before it sleeps until it is woken again."""
+
+NAP = 1e-4
+"""Seconds after which one who has to look for what comes looks again; it does not sleep for less."""
 
 
 class Bell:

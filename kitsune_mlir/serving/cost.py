@@ -57,9 +57,13 @@ class CostModel:
         """Learn from a launch; how many times as long as predicted it took (1 where nothing was known)."""
         predicted = self(count)
         place = bisect.bisect_left(self.counts, count)
-        if self.counts[place : place + 1] == [count]:
-            self.seconds[place] += WEIGHT * (min(seconds, 4 * self.seconds[place]) - self.seconds[place])
-        else:
+        ratio = seconds / predicted if predicted > 0 else 1.0
+        if self.counts[place : place + 1] != [count]:
+            # Between counts that are known one launch says little: the processor may have been somebody else's meanwhile.
+            between = 0 < place < len(self.counts) and predicted > 0
             self.counts.insert(place, count)
-            self.seconds.insert(place, seconds)
-        return seconds / predicted if predicted > 0 else 1.0
+            self.seconds.insert(place, predicted if between else seconds)
+            if not between:
+                return ratio
+        self.seconds[place] += WEIGHT * (min(seconds, 4 * self.seconds[place]) - self.seconds[place])
+        return ratio

@@ -19,7 +19,7 @@ from kitsune_mlir.errors import BusyError
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.answer import start
 from kitsune_mlir.serving.backlog import Backlog, Lengths, busy, of_each, refusals, unknown
-from kitsune_mlir.serving.bell import Bell
+from kitsune_mlir.serving.bell import NAP, Bell
 from kitsune_mlir.serving.counts import Counts, too_late
 from kitsune_mlir.serving.family import Family
 from kitsune_mlir.serving.groups import Call, Done, Group, Member, begun, give
@@ -187,8 +187,7 @@ class Engine:
     ) -> int:
         """Launch and answer calls that the source hands in, from the first on, as long as nothing else waits and they are in
         time: they need no queue. How many that were."""
-        first, came, kinds = 0, self._clock(), {*families}
-        family = families[0] if len(kinds) == 1 else None
+        first, came, family = 0, self._clock(), families[0] if len({*families}) == 1 else None
         if family is None or family.exclusive or family.late:
             return 0
         self._asking = False  # what is told may hand in more
@@ -210,6 +209,8 @@ class Engine:
                     with self._queues:
                         family.observe(len(models), seconds, self._clock() - begin)
                 first += len(models)
+            with self._queues:
+                family.came(came, first)
         self._asking = True
         return first
 
@@ -218,8 +219,7 @@ class Engine:
         return self._submit(model, args, kwargs, deadline, False).result()
 
     def stats(self) -> dict[str, Any]:
-        """ "models": by name the counts of `Statistics`, with "p50" and "p99" of the latest latencies in seconds; "waiting"
-        requests, and the "capacity" for them."""
+        """ "models": by name the counts of `Statistics`, "p50" and "p99" (seconds); "waiting" requests; the "capacity"."""
         with self._lock:
             return {"models": self._counts.to_dict(), "waiting": self._waiting, "capacity": self.capacity}
 
@@ -293,7 +293,7 @@ class Engine:
             self._backlog.clear()
 
     def _sleep(self, seconds: float | None) -> None:
-        self._bell.sleep(seconds)
+        self._bell.sleep(seconds if self._source is None else NAP)
 
     def _fetch(self) -> bool:
         """Put what has arrived into its families; whether nothing else comes."""
@@ -332,7 +332,7 @@ class Engine:
             if not over and family is None:
                 if closed and pause is None:
                     return
-                if self._source is None or pause is not None:
+                if self._source is None or (pause is not None and pause > NAP):
                     self._sleep(pause)
 
     def _help(self, request: Request, here: bool) -> None:

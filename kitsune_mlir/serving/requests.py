@@ -196,10 +196,15 @@ class Queue:
         waiting += new
         if not ordered or len(new) > 1:
             waiting.sort()  # two ordered runs are merged
-        last = requests[-1].arrived
+        self.came(requests[-1].arrived, len(new))
+
+    def came(self, last: float, count: int) -> None:
+        """Learn how often requests come: so many since the last ones, of which the latest came at this time."""
+        if not count:
+            return
         if self._last:
-            between, mean = (last - self._last) / len(new), self._interval
-            self._interval = between if mean == _NEVER else mean + (1 - (1 - WEIGHT) ** len(new)) * (between - mean)
+            between, mean = (last - self._last) / count, self._interval
+            self._interval = between if mean == _NEVER else mean + (1 - (1 - WEIGHT) ** count) * (between - mean)
         self._last = last
 
     def first(self) -> Waiting | None:

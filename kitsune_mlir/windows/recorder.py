@@ -49,13 +49,13 @@ class Recorder:
         recording, self._recording = self._recording, Recording()
         if not recording.ops:
             return
-        with self.aside():
+        with self.off():
             segment = recording.finish()
             if segment is not None:
                 self.ended(segment)
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
+    def off(self) -> Iterator[None]:
         """Calls are PyTorch's for the block, and pass no mode: to pass one takes longer than many an operator."""
         off, self._off = self._off, True
         try:

@@ -18,6 +18,7 @@ from kitsune_mlir.windows.operators import Kind
 from kitsune_mlir.windows.recording import Segment, function_of
 from kitsune_mlir.windows.task import Call, extent
 from kitsune_mlir.windows.template import in_order
+from kitsune_mlir.windows.watch import Watch
 
 __all__ = ["CALL_SECONDS", "LAUNCH_SECONDS", "Compiled", "Entry", "Segments"]
 
@@ -29,9 +30,9 @@ COMPILE_SECONDS = 0.5
 """What compiling takes. A segment on which PyTorch has spent as long is compiled: so all is never more than twice what the
 better of both would have been, however often it comes."""
 RUNS = 3
-"""Runs of a program that are timed before it is compared with PyTorch (on the host)."""
+"""Runs of a program that are timed before it is compared with PyTorch, and of PyTorch on a GPU."""
 
-NEW = "it has not come often enough"
+NEW, SLOWER = "it has not come often enough", "PyTorch is faster, measured"
 
 Compiled = Callable[[Callable[..., Any], Sequence[Any]], Program]
 """Compiles a function of tensors, with examples."""
@@ -44,7 +45,10 @@ class Entry:
         seen: how often it has come.
         why: why PyTorch runs it; empty where a program does.
         program: its program, if it was compiled.
+        captured: seconds of Python that capturing it took, all times together.
     """
+
+    captured = 0.0
 
     def __init__(self, segment: Segment):
         self.seen = 0
@@ -54,6 +58,7 @@ class Entry:
         self._cuda = any(t.is_cuda for t in segment.inputs)
         self._replay_seconds = self._program_seconds = float("inf")
         self._runs, self._spent = 0, 0.0
+        self._watched, self._watched_program = Watch(RUNS * self._cuda), Watch(RUNS * self._cuda)
         self._into: list[int] | None = None  # for each result of the program, which of the segment's it is
 
     @functools.cached_property
@@ -83,9 +88,10 @@ class Entry:
 
     def in_pytorch(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Run its calls now; the results."""
-        start = time.perf_counter()
+        begun, start = self._watched.begin(), time.perf_counter()
         results = self.replay(*inputs)
         self._took(time.perf_counter() - start)
+        self._watched.end(begun)
         return results
 
     def in_program(self, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor], stream: int) -> None:
@@ -95,7 +101,19 @@ class Entry:
     @property
     def settled(self) -> bool:
         """Whether its program runs it from now on."""
-        return not self.why and (self._cuda or self._runs >= RUNS)
+        return not self.why and self._runs > RUNS and (not self._cuda or self._watched_program.over)
+
+    @property
+    def eager_seconds(self) -> float:
+        """What PyTorch takes for it, on the host or on the device, whichever is longer; infinite where it never ran there."""
+        return max(self._replay_seconds, self._watched.seconds) if self._cuda else self._replay_seconds
+
+    @property
+    def least_seconds(self) -> float:
+        """What it will take at least: 0 where it may yet be compiled."""
+        if not self.why:
+            return 0.0 if self._cuda or self._runs < RUNS else self._program_seconds
+        return 0.0 if self.why == NEW else self.eager_seconds
 
     @property
     def placed(self) -> tuple[Program, Sequence[int]] | None:
@@ -128,11 +146,12 @@ class Entry:
 
     def _run_of_replay(self, inputs: Sequence[Any], results: Sequence[Any]) -> Callable[[int], None]:
         def run(stream: int) -> None:
-            start = time.perf_counter()
             with below_autograd(stream, inputs):
+                begun, start = self._watched.begin(), time.perf_counter()
                 for result, made in zip(results, self.replay(*inputs), strict=True):
                     result.copy_(made)
-            self._took(time.perf_counter() - start)
+                self._took(time.perf_counter() - start)
+                self._watched.end(begun)
 
         return run
 
@@ -150,14 +169,22 @@ class Entry:
                 launch(pointers, stream)
                 self._judge(time.perf_counter() - start)
 
-            return quick
+            if not self._watched_program.left:
+                return quick
+            work: Callable[[int], object] = lambda stream: launch(pointers, stream)  # noqa: E731
+        else:
 
-        def run(stream: int) -> None:
-            start = time.perf_counter()
-            with below_autograd(stream, inputs):
+            def work(stream: int) -> None:
                 for result, made in zip(results, program(*inputs), strict=True):
                     result.copy_(made)
-            self._judge(time.perf_counter() - start)
+
+        def run(stream: int) -> None:
+            with below_autograd(stream, inputs):
+                begun, start = self._watched_program.begin(), time.perf_counter()
+                work(stream)
+                seconds = time.perf_counter() - start
+                self._watched_program.end(begun)
+            self._judge(seconds)
 
         return run
 
@@ -167,12 +194,19 @@ class Entry:
         self._replay_seconds = min(self._replay_seconds, seconds)
 
     def _judge(self, seconds: float) -> None:
-        """Compare the first runs with PyTorch's; on a GPU they are not over when the call returns."""
-        if self._runs < RUNS and not self._cuda:
+        """Compare the first runs with PyTorch's; on a GPU when they are over there, too."""
+        if self._runs > RUNS:
+            return
+        if self._runs < RUNS:
             self._runs += 1
             self._program_seconds = min(self._program_seconds, seconds)
-            if self._runs == RUNS and self._program_seconds > self._replay_seconds:
-                self.why = "PyTorch is faster, measured"
+            if self._runs < RUNS or self._cuda:
+                return
+        if not self._cuda or self._watched_program.over:
+            self._runs = RUNS + 1
+            taken = max(self._program_seconds, self._watched_program.seconds if self._cuda else 0.0)
+            if taken > self.eager_seconds:
+                self.why = SLOWER
 
 
 class Segments:

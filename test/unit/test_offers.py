@@ -135,8 +135,15 @@ def test_engines_do_not_offer_what_they_would_decline():
     def two_types(x, y, v, w):
         return x.float() @ v.float().add(1), x
 
+    def mixed(x, y, v, w):
+        for _ in range(3):
+            x = x + (torch.relu(x.mT @ v) @ v).mT  # along the rows of x, which lie across its tiles' columns
+        return x
+
     args = [torch.randn(shape).bfloat16() for shape in ((5000, 64), (5000, 32), (64, 64), (96, 48))]
-    for function, wanted in ((returned, ["mma", "mma"]), (gated, ["simt"]), (two_types, ["mma"])):
+    across = [torch.randn(shape).bfloat16() for shape in ((64, 1000), (5000, 32), (64, 64), (96, 48))]
+    plain = [(returned, ["mma", "mma"], args), (gated, ["simt"], args), (two_types, ["mma"], args)]
+    for function, wanted, args in (*plain, (mixed, ["mma"] * 6, across)):
         with unassembled():
             program = kitsune_mlir.compile(Function(function), args, target="h200")
         choices = {choice["task"]: choice["engine"] for choice in program.summary["engines"]}

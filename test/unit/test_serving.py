@@ -249,6 +249,11 @@ def test_the_cost_of_launches():
     assert cost(3) == pytest.approx(0.0013) and cost(20) == pytest.approx(0.003) and cost.gain(4) == pytest.approx(0.001)
     assert CostModel.measured(lambda n: 0.2 * n, 64).counts == [1]
     assert cost.observe(3, 0.0026) == pytest.approx(2) and cost.counts == [1, 2, 3, 4, 8, 12]
+    assert cost(3) == pytest.approx(0.0013 + 0.1 * 0.0013)
+    cost.observe(6, 1.0)  # somebody else had the processor
+    assert cost(6) < 1.31 * 0.0016
+    cost.observe(16, 0.0032)  # beyond what was measured
+    assert cost(16) == 0.0032
     empty = CostModel([], [])
     assert empty(5) == 0 and empty.gain(1) == 0 and empty.observe(2, 0.5) == 1 and empty(4) == 1.0
     assert percentile([1, 2, 3, 4], 50) == 2 and percentile([], 99) == 0 and percentile([7], 99) == 7

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from concurrent.futures import Future
 from typing import Any
 
@@ -15,6 +16,7 @@ import kitsune_mlir
 from kitsune_mlir.errors import BusyError, DeadlineError
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.backlog import Backlog, length_of
+from kitsune_mlir.serving.bell import NAP
 from kitsune_mlir.serving.cost import CostModel
 from kitsune_mlir.serving.engine import Engine
 from kitsune_mlir.serving.families import families_of
@@ -221,3 +223,44 @@ def test_an_engine_answers_in_time_what_it_can() -> None:
     stats = engine.stats()["models"]["0"]
     assert stats["expired"] + stats["refused"] == 300 - answered and stats["refused"] > 150
     assert answered > 90 and stats["missed"] < 4  # with the earliest deadline first hardly any was in time
+
+
+class Asked(Engine):
+    """An engine whose source lets one request a time come, and its clock go on by 1 ms."""
+
+    def __init__(self, program: Program, x: torch.Tensor):
+        self.now, self.pauses, self.futures = 0.0, list[float | None](), list[Future[torch.Tensor]]()
+        (family,) = families_of({"0": program}, 4, False)
+        family.cost = CostModel([1, 4], [0.010, 0.013])  # a joined request saves 9 ms
+
+        def source(engine: Engine, idle: bool) -> bool:
+            self.now += 0.001
+            self.futures.append(engine.submit("0", (x,)))
+            return len(self.futures) < 16
+
+        super().__init__([family], 100, lambda: self.now, source)
+
+    def _sleep(self, seconds: float | None) -> None:
+        sleep = self._bell.sleep
+        self._bell.sleep = self.pauses.append  # type: ignore[method-assign]
+        super()._sleep(seconds)
+        self._bell.sleep = sleep  # type: ignore[method-assign]
+        sleep(self.pauses[-1] if self._source is not None else self.pauses.pop())
+
+
+def test_a_source_is_asked_while_requests_wait_for_company() -> None:
+    program = kitsune_mlir.compile(nn.Linear(8, 4).eval(), (torch.randn(1, 8),), target="host")
+    with Asked(program, torch.randn(1, 8)) as engine:
+        while len(engine.futures) < 16:
+            time.sleep(0.001)
+    assert all(future.result(60).shape == (1, 4) for future in engine.futures)
+    assert {pause for pause in engine.pauses if pause is not None} <= {NAP}
+
+
+def test_what_is_launched_at_once_tells_how_often_requests_come() -> None:
+    one = queue()
+    one.came(1.0, 3)
+    one.came(1.5, 0)
+    one.came(2.0, 2)
+    one.add(Request(4.0, "0", (), {}, True, 3.0))
+    assert one._interval == pytest.approx(0.5 + 0.2 * 0.5)

@@ -16,7 +16,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM
 from kitsune_mlir.codegen.gpu.engines.chain.footprint import is_load, kept_reason, registers_reason, rows_reason, shared_reason
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline
-from kitsune_mlir.dialects.access import is_tensor, shape_of
+from kitsune_mlir.dialects.access import affine_maps, is_tensor, plain_loops, shape_of
 from kitsune_mlir.dialects.contraction import contraction_dims, matrix_extents
 from kitsune_mlir.dialects.iteration import Space, is_free, is_reshape
 from kitsune_mlir.dialects.joined import read_beside_products
@@ -113,6 +113,8 @@ def row_local_layers(space: Space) -> list[Layer] | str:
         loop = space.dims[0].loops.get(n)
         if access is None or (loop is None and not is_free(op)):
             return f"'{op.name}' does not run along the rows"
+        if not _rows_first(space, n, inside):
+            return f"the rows are not the first dimension of what '{op.name}' makes"
         if is_contraction(op):
             layer = _layer(op, access.sizes, loop)
             if isinstance(layer, str):
@@ -121,6 +123,18 @@ def row_local_layers(space: Space) -> list[Layer] | str:
         elif not _is_source(op, space, inside) and (reason := _beside(op, access.sizes, loop)) is not None:
             return reason
     return layers
+
+
+def _rows_first(space: Space, number: int, inside: Container[ir.Value]) -> bool:
+    """Whether the rows are the first dimension of what an op makes, and of what is computed for it, those of extent 1 left out
+    (or none of them)."""
+    op = space.ops[number]
+    walked = [(space.result_dims(number, place), result) for place, result in enumerate(op.results)]
+    if is_generic(op) or is_contraction(op):
+        loop = space.dims[0].loops.get(number)
+        rows = [[0 if one == loop else None for one in plain_loops(map_)] for map_ in affine_maps(op)]
+        walked += [(its, value) for its, value in zip(rows, op.operands, strict=True) if value in inside or is_contraction(op)]
+    return not any(0 in [d for d, size in zip(dims, shape_of(v), strict=True) if size != 1][1:] for dims, v in walked)
 
 
 def _is_source(op: ir.Operation, space: Space, inside: Container[ir.Value]) -> bool:
