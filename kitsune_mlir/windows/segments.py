@@ -171,12 +171,13 @@ class Entry:
 
             if not self._watched_program.left:
                 return quick
-            work: Callable[[int], object] = lambda stream: launch(pointers, stream)  # noqa: E731
-        else:
 
-            def work(stream: int) -> None:
-                for result, made in zip(results, program(*inputs), strict=True):
-                    result.copy_(made)
+        def work(stream: int) -> None:
+            if bound is not None and direct is not None:
+                direct.run(bound[0], stream)
+                return
+            for result, made in zip(results, program(*inputs), strict=True):
+                result.copy_(made)
 
         def run(stream: int) -> None:
             with below_autograd(stream, inputs):
