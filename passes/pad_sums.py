@@ -23,6 +23,7 @@ from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.layouts.argument_orders import attributes_of, is_weight, set_attribute, settle_type
 from kitsune_mlir.passes.layouts.by_index import filled
 from kitsune_mlir.passes.layouts.permute import reordered
+from kitsune_mlir.passes.layouts.wide_axes import widen_axis
 from kitsune_mlir.passes.tile_program.tiling import extract_slice
 
 from .base import Pass
@@ -50,7 +51,8 @@ class PadSums(Pass):
 
     Concatenated rows and the weight that multiplies them get zeros that are part of the sum; other factors keep their extents.
     A factor whose odd rows run along the product's own rows or columns is copied with rows along the sum; one of f32, which
-    tensor cores read along the sum only, also if its rows are not odd.
+    tensor cores read along the sum only, also if its rows are not odd. Odd columns that one product makes and another reads, as
+    a step of training does of scores over a vocabulary, become wider for all that reads them (`passes/layouts/wide_axes.py`).
     Only for GPU targets, and for what is no layer of a chain: wide layers, and gradients of weights. Option: `target`.
     """
 
@@ -63,6 +65,10 @@ class PadSums(Pass):
         with module.context, ir.Location.unknown():
             wide: dict[ir.Value, ir.Value] = {}
             turned: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
+            for op in [op for op in walk(module) if is_projected_product(op)]:
+                # A weight of the model has wider rows before the first call, or could have; one that is trained is copied.
+                if not any(map(_placeable, list(op.operands)[:2])) and widen_axis(op):
+                    break  # other products are new ones now
             for op in [op for op in walk(module) if is_projected_product(op)]:
                 if not self._pad(op):
                     _place_apart(op, wide, turned)
@@ -261,8 +267,10 @@ def _wide_argument(weight: ir.Value, more: int) -> ir.Value | None:
 def _placeable(value: ir.Value) -> bool:
     """Whether a value is a weight of the model in its usual order."""
     block = value.owner
-    function = block.owner.operation if isinstance(block, ir.Block) else None
-    if function is None or function.name != "func.func":
+    if not isinstance(block, ir.Block):
+        return False
+    function = block.owner.operation
+    if function.name != "func.func":
         return False
     number = ir.BlockArgument(value).arg_number
     held = attributes_of(function, number)

@@ -142,7 +142,7 @@ def work_of_stage(stage: ir.Operation, engine: str | None = None, tile: Sequence
     for value in (v for v in inputs_of(stage) if is_tensor(v)):
         whole = tensor_bytes(value.type)
         extracted = counted.extracted.get(value, 0)
-        uses = uses_in(space, value)
+        uses = uses_in(space, value, counted=True)
         if extracted and _only_extracted(space.ops, value):
             bytes_ = extracted * tensor_bytes(value.type, [1])
             read, gathered, distinct = read + bytes_ * share, gathered + bytes_ * share, distinct + min(whole, bytes_)

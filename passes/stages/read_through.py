@@ -79,7 +79,7 @@ def _is_marked(op: ir.Operation) -> bool:
 def _take_reads(op: ir.Operation) -> None:
     points, reduces = math.prod(loop_sizes(op)), "reduction" in iterator_kinds(op)
     for inner in body_of(op):
-        if inner.name != "tensor.extract" or (reduces and not _is_hardly_read(defining_op(inner.operands[0]), points)):
+        if inner.name != "tensor.extract" or (reduces and not _is_hardly_read(_unsliced(inner.operands[0]), points)):
             continue
         if len(body_of(op)) <= MOST_BODY and _leads_on(inner.operands[0], points):
             with ir.InsertionPoint(inner):
@@ -96,6 +96,13 @@ def _leads_on(value: ir.Value, points: int) -> bool:
     if is_reshape(maker):
         return _leads_on(maker.operands[0], points)
     return _is_static_slice(maker) or _is_move(maker) or _is_table(maker) or _is_hardly_read(maker, points)
+
+
+def _unsliced(value: ir.Value) -> ir.Operation | None:
+    maker = defining_op(value)
+    while maker is not None and _is_static_slice(maker):
+        maker = defining_op(maker.operands[0])
+    return maker
 
 
 def _is_hardly_read(op: ir.Operation | None, points: int) -> bool:

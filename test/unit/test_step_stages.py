@@ -15,6 +15,7 @@ from kitsune_mlir.dialects import new_context
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.pipeline import plan
+from test.programs.compiled import planned_for_gpu
 
 aten = torch.ops.aten
 
@@ -77,3 +78,31 @@ def test_rows_with_a_number_each_stay_in_one_stage(shape: tuple[int, int]) -> No
     x, weight = torch.randn(shape).bfloat16(), torch.randn(shape[1]).bfloat16()
     assert len(stages(lambda x: F.softmax(x, -1), x)) == 1
     assert len(stages(lambda x, w: F.layer_norm(x, w.shape, w), x, weight)) == 1
+
+
+def with_a_bias(x: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+    """The same of scores with a bias, which has a gradient, too."""
+    scores = F.linear(x, weight, bias)
+    logs = aten._log_softmax(scores.float(), -1, False)
+    loss, total = aten.nll_loss_forward(logs, target, None, 1, -100)
+    given = aten.nll_loss_backward(torch.ones_like(loss), logs, target, None, 1, -100, total)
+    given = aten._log_softmax_backward_data(given, logs, -1, torch.float32).to(scores.dtype)
+    return loss, given @ weight, (given.T @ x).float() * 2, given.float().sum(0)
+
+
+@pytest.mark.parametrize("words", [1501, 2047])
+def test_an_odd_vocabulary_has_wider_rows(words: int) -> None:
+    x, weight, bias = torch.randn(1031, 24), torch.randn(words, 24), torch.randn(words)
+    x, weight, bias = x.bfloat16(), (0.3 * weight).bfloat16(), bias.bfloat16()
+    target = torch.randint(0, words, (1031,))
+    target[3] = -100
+    program = planned_for_gpu(with_a_bias, x, weight, bias, target)
+    found = program(x, weight, bias, target)
+    wide = [one.double().requires_grad_() for one in (x, weight, bias)]
+    loss = F.cross_entropy(F.linear(*wide), target)
+    loss.backward()
+    exact = (loss, wide[0].grad, 2 * wide[1].grad, wide[2].grad)
+    for one, wanted in zip(found, exact, strict=True):
+        assert wanted is not None and (one.double() - wanted).abs().max() < 0.02 * wanted.abs().max()
+    row = 2 * 1031 * (-(-words // 8) * 8)
+    assert [size for stage in program.summary["stages"] for size in stage["writes"] if size > row // 2] == [row, row]
