@@ -66,10 +66,10 @@ def compiled_graph(
     from kitsune_mlir.dynamo.torch_api import (
         aot_autograd,
         as_inference,
+        or_eager,
         saved,
         saving,
         told_to_dynamo,
-        without_tangents,
     )
     from kitsune_mlir.frontend.aten import traced_table
     from kitsune_mlir.frontend.gradients.whole import kept_whole
@@ -83,7 +83,7 @@ def compiled_graph(
     if not training and not saving() and step is None:
         kept = kept_graph(gm, example_inputs, graph_options, options)
         if kept is not None and (found := kept.find(example_inputs)) is not None:
-            return without_tangents(guarded(_untraced(*found, asked, facts), gm, example_inputs, facts, rules), gm.forward)
+            return or_eager(guarded(_untraced(*found, asked, facts), gm, example_inputs, facts, rules), gm.forward, False)
     compiled = aot_autograd(
         fw_compiler=_compiler("forward", asked, facts),
         bw_compiler=_compiler("backward", asked, facts),
@@ -114,7 +114,8 @@ def compiled_graph(
         from kitsune_mlir.dynamo.saved import SavedFunction
 
         return SavedFunction(run, gm)
-    return without_tangents(run, gm.forward)
+    several = any(report.islands or len(report.programs) > 1 for report in facts.reports)
+    return or_eager(run, gm.forward, strict=several and facts.written != frozenset())
 
 
 def _untraced(whole: WholeGraph, part: Part, asked: _Asked, facts: Facts) -> Callable[..., Any]:

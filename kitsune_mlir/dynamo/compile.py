@@ -35,6 +35,8 @@ from kitsune_mlir.sized.part import Part
 __all__ = ["DRAWS", "compile_graph", "copies_in"]
 
 DRAWS = "it draws random numbers, which PyTorch does"
+DEVICES = ("cpu", "cuda")
+"""Kinds of devices that programs run on."""
 ROUNDS = 24
 """Partitions that are tried, each without an operator that the one before had to give up."""
 
@@ -194,6 +196,8 @@ def _reason(node: fx.Node, refused: dict[str, str]) -> str | None:
             if isinstance(value, Tensor) and (value.layout != torch.strided or value.is_complex()):
                 kind = value.dtype if value.layout == torch.strided else value.layout
                 return f"programs have no tensors of {kind}"
+            if isinstance(value, Tensor) and value.device.type not in DEVICES:
+                return f"programs run on {' and '.join(DEVICES)}, not on '{value.device}'"
     return None
 
 

@@ -22,6 +22,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 from torch.utils._python_dispatch import _disable_current_modes
 
+from kitsune_mlir.sized.part import OtherStrides
+
 __all__ = [
     "aot_autograd",
     "as_inference",
@@ -39,6 +41,7 @@ __all__ = [
     "is_nested_size",
     "is_transformed",
     "job_store",
+    "or_eager",
     "min_cut_rematerialization_partition",
     "output_code",
     "register_artifacts",
@@ -52,7 +55,6 @@ __all__ = [
     "tracing_context",
     "tracing_lock",
     "trace_artifact",
-    "without_tangents",
 ]
 
 
@@ -105,11 +107,23 @@ def as_inference(run: Callable[..., Any], changing: Sequence[tuple[int, Collecti
     return call
 
 
-def without_tangents(run: Callable[..., Any], eager: Callable[..., Any]) -> Callable[..., Any]:
-    """A compiled graph, which is called where no tangents are taken along (`torch.autograd.forward_ad`): it has none."""
+def or_eager(run: Callable[..., Any], eager: Callable[..., Any], strict: bool) -> Callable[..., Any]:
+    """A compiled graph, or the graph in PyTorch where that is not what it was compiled for: where tangents are taken along
+    (`torch.autograd.forward_ad`), which it has none of, and where weights have other strides.
+
+    Args:
+        strict: what `run` raises is raised, as it may have written to inputs before.
+    """
 
     def call(*args: Any) -> Any:
-        return run(*args) if forward_ad._current_level < 0 else eager(*args)
+        if forward_ad._current_level >= 0:
+            return eager(*args)
+        try:
+            return run(*args)
+        except OtherStrides:
+            if strict:
+                raise
+            return eager(*args)
 
     return call
 

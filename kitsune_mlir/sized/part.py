@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.packed import packed, unpacked
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.results import inverse, strides
@@ -19,7 +20,7 @@ from kitsune_mlir.runtime.weights import WeightCopy
 from kitsune_mlir.sized.restride import same_strides, with_strides, without_views
 from kitsune_mlir.sized.taker import taker
 
-__all__ = ["Part", "storage_uses"]
+__all__ = ["OtherStrides", "Part", "storage_uses"]
 
 Made = tuple[Sequence[int], Sequence[int], Sequence[int] | None]
 
@@ -30,6 +31,13 @@ storage_uses: Callable[[int], int] = torch._C._storage_Use_Count  # type: ignore
 
 MOST_WEIGHTS = 64
 """Models of one class whose weights are held as one program wants them; those of the model called longest ago are let go."""
+
+
+class OtherStrides(ArgumentError):
+    """Weights lie in other strides than those that a graph was compiled for, which results may have from them."""
+
+    def __init__(self) -> None:
+        super().__init__("weights lie in other strides than when they were compiled: call torch.compiler.reset()")
 
 
 class Part(torch.nn.Module):
@@ -68,6 +76,7 @@ class Part(torch.nn.Module):
         # Read and replaced as one, for calls of several threads; nothing is there yet.
         self._last: tuple[list[int] | None, Program] = (None, program)
         self._known: OrderedDict[tuple[int, ...], _Bound] = OrderedDict()
+        self._strides: list[tuple[int, ...]] | None = None  # of the weights in the first call
         self._lock = threading.Lock()
 
     def forward(self, *args: Tensor) -> Sequence[Tensor]:
@@ -125,8 +134,16 @@ class Part(torch.nn.Module):
         return given
 
     def _bind(self, weights: Sequence[Tensor], pointers: list[int]) -> Program:
-        """The program with other weights; those that are no more, or lie elsewhere now, are let go."""
-        key = tuple(pointers)
+        """The program with other weights; those whose memory is nobody else's any more are let go.
+
+        Raises:
+            OtherStrides: they have others; Dynamo does not look at parameters' in all versions of PyTorch.
+        """
+        key, found = tuple(pointers), [weight.stride() for weight in weights]
+        self._strides = self._strides or found
+        pairs = zip(weights, self._strides, strict=True)
+        if found != self._strides and not all(same_strides(w.shape, w.stride(), one) for w, one in pairs):
+            raise OtherStrides
         with self._lock:
             if key not in self._known:
                 for old in [k for k, bound in self._known.items() if bound.is_gone()]:

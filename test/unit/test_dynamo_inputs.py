@@ -13,6 +13,8 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from kitsune_mlir.dynamo.backend import compiled_graph
+from kitsune_mlir.dynamo.graph_options import options_of_backend
 from test.unit.test_dynamo_graphs import whole
 
 R = torch.randn
@@ -224,3 +226,28 @@ def test_nested_tensors(reports):
             torch.testing.assert_close(got.values(), want.values())
             assert torch.equal(got.offsets(), x.offsets()) and got.shape == want.shape
     assert reports and all(report.programs for report in reports)
+
+
+def test_weights_in_other_strides():
+    """Not all versions of Dynamo look at strides of parameters, which results may have from them."""
+    model, seen = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), []
+
+    def backend(gm, inputs):
+        run = compiled_graph(gm, inputs, *options_of_backend(None, None))
+        return lambda *args: seen.append((run, args)) or run(*args)
+
+    with torch.no_grad():
+        torch.compile(model, backend=backend, dynamic=False)(R(2, 3, 8, 8))
+        run, args = seen[0]
+        moved = [nn.Parameter(a.to(memory_format=torch.channels_last)) if a.dim() == 4 and a.shape[0] == 4 else a for a in args]
+        want = copy.deepcopy(model).to(memory_format=torch.channels_last)(args[-1])
+        for given in (moved, args, moved):
+            (got,) = run(*given)
+            torch.testing.assert_close(got, want)
+            assert got.stride() == (want.stride() if given is moved else want.contiguous().stride())
+
+
+def test_other_devices():
+    step, x = torch.compile(lambda x: x * 2 + 1, backend="kitsune"), R(3)
+    torch.testing.assert_close(step(x), x * 2 + 1)
+    assert step(x.to("meta")).device.type == "meta"
