@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
+from kitsune_mlir.codegen.gpu.engines.mma.plan import ONES
 from kitsune_mlir.codegen.gpu.engines.mma.task_fusion import MOST_TASKS, join_plans
+from kitsune_mlir.codegen.gpu.engines.mma.tma_epilogue import SLOTS
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
+from kitsune_mlir.codegen.gpu.sm90.warp_specialize import CONSUMERS
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from test.gpu.mma_text import Layer, program
@@ -31,6 +36,23 @@ def test_joined_tasks_have_room_for_the_largest_of_them(context) -> None:
     assert wide.barriers == narrow.barriers and wide.private.stages == narrow.private.stages
     assert narrow.private.stage_bytes == wide.private.stage_bytes == max(plan.private.stage_bytes for plan in alone)
     assert narrow.private.slot_bytes >= max(plan.private.out_tile.bytes for plan in alone)
+
+
+def summing(plan: Plan) -> Plan:
+    """A plan whose product adds up an operand, too: any op will do, as nothing is emitted."""
+    pattern = dataclasses.replace(plan.private.pattern, operand_sum=plan.private.pattern.product.op)
+    return dataclasses.replace(plan, private=dataclasses.replace(plan.private, pattern=pattern))
+
+
+@pytest.mark.parametrize("sums", [(0,), (1,), (0, 1)])
+def test_ones_lie_behind_the_places_for_results_and_within_the_memory_of_all(context, sums: tuple[int, ...]) -> None:
+    alone = [summing(plan) if n in sums else plan for n, plan in enumerate(plans_of([WIDE, NARROW]))]
+    joined = join_plans(alone, KernelOptions()) or []
+    assert len(joined) == 2 and joined[0].shared_bytes == joined[1].shared_bytes <= KernelOptions().shared_bytes
+    for n in sums:
+        mma = joined[n].private
+        assert mma.ones >= mma.stages * mma.stage_bytes + SLOTS * mma.geometry.groups * mma.slot_bytes
+        assert joined[n].shared_bytes >= mma.ones + CONSUMERS * ONES.bytes
 
 
 def test_few_tasks_are_joined_and_none_that_threads_copy_for(context) -> None:

@@ -180,7 +180,12 @@ class MmaPlan:
     @property
     def ones(self) -> int:
         """Where in shared memory the ones are that the operand's sum is a product with, a tile for each warpgroup."""
-        return self.stages * self.stage_bytes + _staging_bytes(self.results, self.slice, self.geometry.groups)
+        return self.stages * self.stage_bytes + (SLOTS * self.geometry.groups * self.slot_bytes if self.results else 0)
+
+    @property
+    def ones_bytes(self) -> int:
+        """Of all of them."""
+        return _ones_bytes(self.pattern)
 
     @property
     def shares(self) -> int:
@@ -228,7 +233,7 @@ def make_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
     return Plan(
         engine=engine,
         task=task,
-        shared_bytes=mma.ones + _ones_bytes(mma.pattern),
+        shared_bytes=mma.ones + mma.ones_bytes,
         threads=THREADS,
         registers=SHARED_REGISTERS,
         barriers=mma.barriers,

@@ -28,7 +28,7 @@ a Llama layer of 128 tokens had 4 stages instead of 7, and the layer took 151 us
 
 
 def join_plans(plans: Sequence[Plan], options: KernelOptions) -> list[Plan] | None:
-    """The plans of successive tasks with a ring, and places for results, that are large enough for each of them.
+    """The plans of successive tasks with a ring, places for results, and ones for sums of operands, that do for each of them.
 
     None where they are too many, or where some task's barriers would be others (operands that threads copy or halve, results
     that are not stored by TMA).
@@ -40,8 +40,8 @@ def join_plans(plans: Sequence[Plan], options: KernelOptions) -> list[Plan] | No
     if len(groups) > 1:
         return None
     room, slot = max(mma.operand_bytes for mma in every), max(mma.out_tile.bytes for mma in every)
-    staging = groups.pop() * SLOTS * slot
-    stages = min(max(mma.stages for mma in every), (options.shared_bytes - staging) // room)
+    beside = groups.pop() * SLOTS * slot + max(mma.ones_bytes for mma in every)
+    stages = min(max(mma.stages for mma in every), (options.shared_bytes - beside) // room)
     long = [plan.private for plan in plans if _chunks(plan, options) > LONG or _bytes(plan.private) > HELD_BYTES]
     if stages < LEAST_STAGES or any(stages < mma.stages - LOST_STAGES for mma in long):
         return None
@@ -51,7 +51,7 @@ def join_plans(plans: Sequence[Plan], options: KernelOptions) -> list[Plan] | No
         joined.append(
             dataclasses.replace(
                 plan,
-                shared_bytes=stages * room + staging,
+                shared_bytes=stages * room + beside,
                 barriers=private.barriers,
                 parameters={**plan.parameters, "stages": stages, "joined": len(plans)},
                 joined=True,
