@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,6 +23,9 @@ MOST = 64
 """Kinds of arguments of a function that trees are kept for."""
 QUICK = 8
 """Kinds of arguments that are found without comparing all of them."""
+FREE, SHARE = 0.05, 0.5
+"""Seconds of recording one kind, and of all other time that its calls take the share, after which paths are not recorded until
+more calls were made. So paths that hardly come again cost half as much again as without recording, whatever a recording takes."""
 ENOUGH = 64
 """Runs of one kind that were not replayed, from which on as many have to be."""
 
@@ -49,7 +53,9 @@ def trace_tree(
     Args:
         hot: how often a path has to come to where it is not known before it is recorded, which takes several times as long as
             running it; until then the function is run as it is.
-        after, options: as of `kitsune_mlir.window`.
+        after: how often a segment has to come before it is compiled, and paths are recorded whatever that costs; None: when
+            PyTorch has spent as long on it as compiling takes, and paths are recorded for at most half as long as calls take.
+        options: of `kitsune_mlir.compile`.
     """
     return TraceTree(function, hot, after, options)
 
@@ -109,13 +115,18 @@ class TraceTree:
             root.misses += 1
             if root.misses >= ENOUGH and root.replays < root.misses:
                 root.give_up(f"its paths hardly come again: {root.replays} of {root.replays + root.misses} runs were replayed")
-            if root.seen >= self._hot:
+            if root.seen >= self._hot and (self._after is not None or root.recording <= FREE + SHARE * root.running):
                 self.calls["recorded"] += 1
+                start = time.perf_counter()
                 with Tracer(root, tensors, self._after, self._options) as tracer:
                     output = self.function(*args, **kwargs)
                     tracer.returns(output)
+                root.recording += time.perf_counter() - start
                 return output
-        return self._as_is(args, kwargs)
+        start = time.perf_counter()
+        output = self._as_is(args, kwargs)
+        root.running += time.perf_counter() - start
+        return output
 
     def explain(self) -> str:
         """What is known of the function, in words."""
@@ -150,6 +161,7 @@ class TraceTree:
             return _MISSED
         places: Places = [*root.places]
         places[: len(tensors)] = tensors
+        start = time.perf_counter()
         before = [(places[n], places[n].clone()) for n in root.written] if root.written and root.read else ()
         compiled, after, stream = self._compiled, self._after, root.stream
         node: Node = root
@@ -171,6 +183,7 @@ class TraceTree:
             item(places, stream, compiled, after)
         self.calls["replayed"] += 1
         root.replays += 1
+        root.running += time.perf_counter() - start
         leaves, spec, plain = node.output
         found = [at(places, one) if type(one) is Ref else one for one in leaves]
         return plain(found) if plain is not None else pytree.tree_unflatten(found, spec)

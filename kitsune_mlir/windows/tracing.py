@@ -35,6 +35,7 @@ class Root(Node):
         written: numbers of the arguments and tensors from outside that some run changes.
         runs, replays, misses: how many were recorded, replayed, and not replayed.
         seen: how often the path has come that was not known the last time.
+        recording, running: seconds of calls that were recorded, and of the others.
         gpu: the index of the GPU that it runs on; None on the host.
     """
 
@@ -46,6 +47,7 @@ class Root(Node):
         self.written: set[int] = set()
         self.runs = self.replays = self.misses = 0
         self.seen = 0
+        self.recording = self.running = 0.0
         self.gpu: int | None = None
 
     def give_up(self, why: str) -> None:

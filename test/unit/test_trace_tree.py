@@ -1,8 +1,10 @@
 """What `kitsune_mlir.trace_tree` runs again is what the function does: values, aliasing, changes in place, errors."""
 
+import importlib
 import itertools
 import random
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -230,6 +232,20 @@ def test_paths_are_recorded_when_they_come_again():
     for value, factor in ((1.0, 2), (2.0, 2), (3.0, 2), (-1.0, 3), (-2.0, 3), (-3.0, 3), (4.0, 2)):
         assert float(traced(torch.tensor(value))) == value * factor
     assert traced.calls == {"run as they are": 2, "recorded": 2, "replayed": 3}
+
+
+def test_recording_takes_half_as_long_as_other_calls_at_most(monkeypatch):
+    """Each look at the clock is a second after the one before; every path is new when it comes, and comes twice."""
+    clock = SimpleNamespace(perf_counter=itertools.count().__next__)
+    monkeypatch.setattr(importlib.import_module("kitsune_mlir.windows.trace_tree"), "time", clock)
+    calls = {}
+    for after in (None, NEVER):
+        traced = trace_tree(lambda x: x * int(x), after=after)
+        for number in range(30):
+            assert float(traced(torch.tensor(float(number // 2)))) == (number // 2) ** 2
+        calls[after] = traced.calls
+    assert calls[NEVER]["recorded"] == 15 and 4 <= calls[None]["recorded"] <= 10
+    assert calls[None]["recorded"] <= 1 + 0.5 * (30 - calls[None]["recorded"])
 
 
 def test_arguments_that_share_memory():
