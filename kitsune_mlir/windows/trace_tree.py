@@ -24,8 +24,8 @@ MOST = 64
 QUICK = 8
 """Kinds of arguments that are found without comparing all of them."""
 FREE, SHARE = 0.05, 0.5
-"""Seconds of recording one kind, and of all other time that its calls take the share, after which paths are not recorded until
-more calls were made. So paths that hardly come again cost half as much again as without recording, whatever a recording takes."""
+"""Seconds of recording one kind, and the share of all other time that its calls take, after which paths are not recorded until
+more calls were made. So paths that hardly come again cost half as much again as without recording, whatever that takes."""
 ENOUGH = 64
 """Runs of one kind that were not replayed, from which on as many have to be."""
 
