@@ -26,6 +26,7 @@ from kitsune_mlir.dialects.scalar_tree import GATHERS
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.attention.gathers_apart import take_gathers_out
+from kitsune_mlir.passes.attention.turned_readers import read_turned
 from kitsune_mlir.passes.attention.write import write_attention
 from kitsune_mlir.passes.attention.write_gradient import place_of, write_gradient
 from kitsune_mlir.passes.reductions.vector_products import sum_vector_products
@@ -164,6 +165,8 @@ class FuseAttention(Pass):
             return
         number = 0
         with module.context, ir.Location.unknown():
+            for op in [op for op in walk(module) if op.name == "func.func" and len(op.regions[0].blocks)]:
+                read_turned(op.regions[0].blocks[0])
             for op in weighted_sums(walk(module)):
                 _readable(op)
             contractions = [op for op in walk(module) if is_contraction(op)]

@@ -106,3 +106,22 @@ def test_an_odd_vocabulary_has_wider_rows(words: int) -> None:
         assert wanted is not None and (one.double() - wanted).abs().max() < 0.02 * wanted.abs().max()
     row = 2 * 1031 * (-(-words // 8) * 8)
     assert [size for stage in program.summary["stages"] for size in stage["writes"] if size > row // 2] == [row, row]
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, weight: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
+    """A projection of what an attention makes, and what its gradient needs of that: sums of products with what is given."""
+    found = F.scaled_dot_product_attention(q, k, v)
+    rows = found.transpose(1, 2).reshape(-1, weight.shape[1])
+    return rows @ weight.T, (found.float() * given.float()).sum(-1)
+
+
+@pytest.mark.parametrize("rows", [64, 129])
+def test_an_attention_whose_result_is_read_twice_is_stored_in_one_order(rows: int) -> None:
+    q, k, v, given = (torch.randn(2, 3, rows, 64).bfloat16() for _ in range(4))
+    weight = torch.randn(192, 192).bfloat16()
+    program = planned_for_gpu(attended, q, k, v, weight, given)
+    wanted = attended(*(one.double() for one in (q, k, v, weight, given)))
+    for one, exact in zip(program(q, k, v, weight, given), wanted, strict=True):
+        assert (one.double() - exact).abs().max() < 0.02 * exact.abs().max()
+    written = [size for stage in program.summary["stages"] for size in stage["writes"]]
+    assert sorted(written) == sorted([2 * rows * 192 * 2, 2 * rows * 192 * 2, 2 * 3 * rows * 4])
