@@ -136,7 +136,7 @@ class Batch:
                 rows.append(given)
                 ends.append((direct.assemble, made[0][len(ends)]))
         if made is not None:
-            rows = list[Sequence[int]]((*given, *own) for given, *own in zip(rows, *made[1], strict=True))
+            rows[:] = [(*given, *own) for given, own in zip(rows, zip(*made[1], strict=True), strict=True)]
         return (rows, ends, direct.device) if direct is not None else None
 
     def _run(
@@ -150,6 +150,9 @@ class Batch:
     ) -> list[Any]:
         """Launch, and put the output or the error of each call in its place."""
         errors = self._runner.run_requests(rows, stream_of(device))
+        if len(ends) == len(outputs) and not any(errors):
+            outputs[:] = [assemble(results) for assemble, results in ends]
+            return outputs
         for number, (assemble, results), error in zip(numbers, ends, errors, strict=True):
             if error is None:
                 outputs[number] = assemble(results)

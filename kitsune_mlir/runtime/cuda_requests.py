@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import dataclasses
+import itertools
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -171,8 +172,8 @@ class CudaRequests(CudaExecutor):
         arena, stride = state.arena.address, self.manifest.arena_stride
         own = range(arena, arena + len(rows) * stride, stride) if stride else [arena] * len(rows)
         _HEADER.pack_into(table, 0, len(rows), state.workspace.address, address + maps_at)
-        words = [word for row, its in zip(rows, own, strict=True) for word in (*row, its)]
-        struct.pack_into(f"{len(words)}Q", table, REQUEST_HEADER, *words)
+        words = itertools.chain.from_iterable(itertools.chain.from_iterable(zip(rows, zip(own), strict=True)))
+        struct.pack_into(f"{len(rows) * (self._pointer_count + 1)}Q", table, REQUEST_HEADER, *words)
         if self._maps:
             table[maps_at:] = b"".join(self._gathered(rows, own))
 
