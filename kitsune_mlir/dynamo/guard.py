@@ -17,11 +17,14 @@ from kitsune_mlir.dynamo.recorded import Recorded
 from kitsune_mlir.dynamo.report import GraphReport, Timed
 from kitsune_mlir.dynamo.stopwatch import Budget
 from kitsune_mlir.dynamo.timed_choice import Peer, Rules, TimedChoice
-from kitsune_mlir.dynamo.torch_api import inductor_compiled
+from kitsune_mlir.dynamo.torch_api import inductor_compiled, is_nested_size
 from kitsune_mlir.options import Options
+from kitsune_mlir.sized.padded import reader
 
 __all__ = ["Facts", "guarded", "rules_of"]
 
+MOST_SIZES = 4096
+"""Sets of sizes of which the bucket is held."""
 SECONDS = 2.0
 """That measurements may take for a graph of Dynamo's, its backward and all its parts included."""
 
@@ -84,10 +87,17 @@ def guarded(
     if facts.reports and not any(report.programs for report in facts.reports):
         return run
     symbols = list(_symbols(inputs))
+    read = reader({str(number): (n, dim, 1) for number, (n, dim) in enumerate(symbols)})
+    known: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def sizes(args: Sequence[Any]) -> tuple[int, ...]:
-        found = [args[n] if dim is None else args[n].shape[dim] for n, dim in symbols]
-        return tuple(map(bucket, found))
+        found = read(args)
+        buckets = known.get(found)
+        if buckets is None:
+            if len(known) >= MOST_SIZES:
+                known.clear()
+            buckets = known[found] = tuple(map(bucket, found))
+        return buckets
 
     def made(args: Sequence[Any]) -> Callable[..., Any]:
         function = in_pytorch(gm, rules.peer, None if symbols else args)
@@ -116,10 +126,8 @@ def in_pytorch(gm: fx.GraphModule, peer: str, inputs: Sequence[Any] | None) -> C
 def _symbols(inputs: Sequence[Any]) -> Iterator[tuple[int, int | None]]:
     """Which inputs are whole numbers that are not known when the graph is compiled, and which dimensions have such sizes."""
     for n, value in enumerate(inputs):
-        if isinstance(value, torch.SymInt):
-            yield n, None
-        elif isinstance(value, Tensor):
-            yield from ((n, dim) for dim, size in enumerate(value.shape) if isinstance(size, torch.SymInt))
+        sizes = enumerate(value.shape) if isinstance(value, Tensor) else [(None, value)]
+        yield from ((n, dim) for dim, size in sizes if isinstance(size, torch.SymInt) and not is_nested_size(size))
 
 
 def bucket(n: int) -> int:

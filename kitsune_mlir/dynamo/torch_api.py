@@ -248,7 +248,7 @@ def is_transformed(value: Any) -> bool:
 
 def is_nested_size(value: Any) -> bool:
     """Whether a symbol is a nested tensor's: not a number, but a name of how its parts are long."""
-    return isinstance(value, torch.SymInt) and isinstance(value.node.hint, torch.SymInt)
+    return isinstance(value, torch.SymInt) and value.node.is_nested_int()
 
 
 def saving() -> bool:

@@ -215,10 +215,11 @@ def test_tangents_are_taken_along(dynamic):
         torch.testing.assert_close(got, want)
 
 
-def test_nested_tensors(reports):
+@pytest.mark.parametrize("guard", [False, True])
+def test_nested_tensors(guard, reports):
     """A nested tensor's sizes have a symbol that is no number."""
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
-    step = torch.compile(model, backend="kitsune")
+    step = torch.compile(model, backend="kitsune", options={"guard": guard, "cache": False})
     with torch.no_grad():
         for lengths in ((2, 5, 1), (3, 1), (2, 5, 1)):
             x = torch.nested.nested_tensor([R(n, 4) for n in lengths], layout=torch.jagged)
