@@ -21,8 +21,8 @@ __all__ = ["TraceTree", "trace_tree"]
 
 MOST = 64
 """Kinds of arguments of a function that trees are kept for."""
-QUICK = 8
-"""Kinds of arguments that are found without comparing all of them."""
+QUICK, MOST_OTHERS = 8, 256
+"""Kinds of tensors that are found without comparing all of the arguments, and the objects beside them for which that is so."""
 FREE, SHARE = 0.05, 0.5
 """Seconds of recording one kind, and the share of all other time that its calls take, after which paths are not recorded until
 more calls were made. So paths that hardly come again cost half as much again as without recording, whatever that takes."""
@@ -73,7 +73,7 @@ class TraceTree:
         self.function = function
         self.calls: Counter[str] = Counter()
         self._hot, self._after, self._options = hot, after, options
-        self._quick: list[_Quick] = []
+        self._quick: dict[tuple[int, ...], list[_Quick]] = {}
         self._roots: dict[Hashable, Root] = {}
         self._lock = threading.RLock()
         self._compiled = Recorder(after, options).compiled
@@ -86,7 +86,7 @@ class TraceTree:
             return self._as_is(args, kwargs)
         state, missed = _state(self.function), None
         if not kwargs:
-            for quick in self._quick:
+            for quick in self._quick.get(_others(args), ()):
                 if quick.fits(args, state):
                     with self._lock:
                         output = self._replayed(quick.root, [args[n] for n in quick.tensors])
@@ -153,7 +153,11 @@ class TraceTree:
             rest = [(n, one) for n, one in enumerate(args) if n not in places]
             if not all(_stays_equal(one) for _, one in rest):
                 return
-            self._quick = [_Quick(root, len(args), places, rest, check, state), *self._quick[: QUICK - 1]]
+            if len(self._quick) >= MOST_OTHERS:
+                self._quick.clear()
+            others = _others(args)
+            known = self._quick.get(others, ())
+            self._quick[others] = [_Quick(root, len(args), places, rest, check, state), *known[: QUICK - 1]]
 
     def _replayed(self, root: Root, tensors: Sequence[torch.Tensor]) -> Any:
         """The output; `_MISSED`, and everything as it was, where the path is not known."""
@@ -214,8 +218,15 @@ class _Quick(NamedTuple):
         return self.check(*[args[n] for n in self.tensors])
 
 
+def _others(args: Sequence[Any]) -> tuple[int, ...]:
+    """What arguments are no tensors, by identity. (Whoever keeps it keeps the objects, too.)"""
+    return tuple([id(one) for one in args if not isinstance(one, torch.Tensor)])
+
+
 def _stays_equal(value: Any) -> bool:
     """Whether an argument that is the same object has the same key: it cannot be changed, or is told apart by identity."""
+    if type(value) is tuple:
+        return all(map(_stays_equal, value))
     return isinstance(value, int | float | complex | str | bytes | None) or type(value).__hash__ is object.__hash__
 
 

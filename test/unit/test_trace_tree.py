@@ -248,6 +248,25 @@ def test_recording_takes_half_as_long_as_other_calls_at_most(monkeypatch):
     assert calls[None]["recorded"] <= 1 + 0.5 * (30 - calls[None]["recorded"])
 
 
+def test_the_same_objects_beside_tensors_are_found_without_comparing_them(monkeypatch):
+    """Of more kinds than are tried one after the other; equal objects that are not the same are compared."""
+    module = importlib.import_module("kitsune_mlir.windows.trace_tree")
+    compared = []
+    monkeypatch.setattr(
+        module, "_key", lambda value, tensors, key=module._key: (compared.append(value), key(value, tensors))[1]
+    )
+    traced = trace_tree(lambda x, y, by: torch.tanh(x) * by[0] + y * by[1][0], hot=1, after=NEVER)
+    rows, offsets = torch.randn(5, 4).unbind(1), [(0.5 * n, (float(n), "a")) for n in range(3 * module.QUICK)]
+    for turn in range(5):
+        before = len(compared)
+        for n, by in enumerate(offsets):
+            for x in (rows[n % 3], torch.randn(5)):
+                assert torch.equal(traced(x, rows[3], by), torch.tanh(x) * by[0] + rows[3] * by[1][0])
+        assert len(compared) > before if turn < 2 else len(compared) == before
+    by = (0.5, (1.0, "a"))
+    assert torch.equal(traced(rows[1], rows[0], by), torch.tanh(rows[1]) * 0.5 + rows[0]) and len(compared) > before
+
+
 def test_arguments_that_share_memory():
     def parts(x, y, how):
         z = torch.tanh(x) + y[..., :1]
