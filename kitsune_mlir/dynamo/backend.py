@@ -60,7 +60,9 @@ def compiled_graph(
     from kitsune_mlir.dynamo.growing import trace_growing_sizes
     from kitsune_mlir.dynamo.guard import Facts, guarded, rules_of
     from kitsune_mlir.dynamo.kept_graphs import kept_graph
+    from kitsune_mlir.dynamo.outlined import outlined
     from kitsune_mlir.dynamo.recomputed import partitioned
+    from kitsune_mlir.dynamo.repeated import OtherTensors
     from kitsune_mlir.dynamo.report import GraphReport
     from kitsune_mlir.dynamo.sharing import SharingGuard
     from kitsune_mlir.dynamo.torch_api import (
@@ -95,7 +97,11 @@ def compiled_graph(
     nothing, replaced = contextlib.nullcontext(), composites_replaced(training, graph_options.attention_dropout)
     with replaced, kept_whole() if training else nothing, saved() if saving() else nothing:
         try:
-            run = compiled(gm, example_inputs)
+            try:
+                short, held = outlined(gm) if step is not None else (gm, ())
+                run = compiled(short, example_inputs)
+            except OtherTensors:
+                run = compiled(gm, example_inputs)
         except (KitsuneError, *told_to_dynamo()):
             raise
         except Exception as error:  # there are graphs that AOTAutograd does not take, and eager does

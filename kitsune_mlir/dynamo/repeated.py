@@ -5,6 +5,7 @@ AOTAutograd, which traces every node that it is given, twice.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import weakref
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from kitsune_mlir.dynamo.torch_api import compiling, functional, tracing_context
 from kitsune_mlir.frontend.aten import traced_table
 from kitsune_mlir.frontend.own_operators import define, implement
 
-__all__ = ["RepeatedGraph", "written_out"]
+__all__ = ["OtherTensors", "RepeatedGraph", "layout_of", "written_out"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,8 +28,9 @@ class RepeatedGraph:
     """A functional graph of ATen's operators, for tensors like those that it was made for.
 
     Attributes:
-        graph: of tensors; it gives new values for some of them. Nodes have their results without values as metadata.
-        changed: the numbers of these.
+        graph: of tensors; it gives new values for some of them, then results. Nodes have their results without values as
+            metadata.
+        changed: the numbers of the tensors that have new values.
         number: the operator's argument, for as long as this is there.
     """
 
@@ -36,15 +38,26 @@ class RepeatedGraph:
     changed: tuple[int, ...]
     number: int
 
+    @functools.cached_property
+    def inputs(self) -> list[fx.Node]:
+        """Nodes of the graph's inputs."""
+        return list(self.graph.graph.find_nodes(op="placeholder"))
+
+    @functools.cached_property
+    def results(self) -> list[fx.Node]:
+        """Nodes of what it gives beside new values."""
+        (output,) = self.graph.graph.find_nodes(op="output")
+        return list(output.args[0][len(self.changed) :])
+
     @staticmethod
     def of(graph: fx.GraphModule) -> RepeatedGraph:
-        """Of a graph that changes its inputs in place and gives nothing; `torch_api.tracing_lock` is held."""
+        """Of a graph that may change its inputs in place; `torch_api.tracing_lock` is held."""
         with tracing_context(graph), torch.no_grad():
             made = functional(graph, traced_table(late=True))
         inputs = list(made.graph.find_nodes(op="placeholder"))
         writes = list(made.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default))
         (output,) = made.graph.find_nodes(op="output")
-        output.args = ([write.args[1] for write in writes],)
+        output.args = ([*(write.args[1] for write in writes), *output.args[0]],)
         changed = tuple(inputs.index(write.args[0]) for write in writes)
         for write in writes:
             made.graph.erase_node(write)
@@ -63,8 +76,21 @@ _numbers = itertools.count()
 _GRAPHS: weakref.WeakValueDictionary[int, RepeatedGraph] = weakref.WeakValueDictionary()
 
 
+class OtherTensors(Exception):
+    """A graph that has results is asked for tensors unlike those that it was made for: operators become other ones of them."""
+
+
+def layout_of(node: fx.Node) -> Any:
+    """All of a node's tensor that decides what becomes of an operator which is given it."""
+    value = node.meta["val"]
+    return value.shape, value.stride(), value.dtype
+
+
 def _shaped(tensors: Sequence[Tensor], graph: int) -> list[Tensor]:
-    return [torch.empty_like(tensors[n]) for n in _GRAPHS[graph].changed]
+    repeated = _GRAPHS[graph]
+    changed = [torch.empty_like(tensors[n]) for n in repeated.changed]
+    values = [node.meta["val"] for node in repeated.results]
+    return changed + [torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device="meta") for v in values]
 
 
 def _computed(tensors: Sequence[Tensor], graph: int) -> list[Tensor]:
@@ -76,16 +102,22 @@ implement("repeated", _computed)  # type: ignore[arg-type]
 
 
 def written_out(gm: fx.GraphModule) -> None:
-    """Put in the place of each node that stands for a graph that graph's nodes."""
+    """Put in the place of each node that stands for a graph that graph's nodes.
+
+    Raises:
+        OtherTensors: AOTAutograd has made others of what such a node takes.
+    """
     nodes = list(gm.graph.find_nodes(op="call_function", target=torch.ops.kitsune.repeated.default))
     if not nodes:
         return
     mode = next(node.meta["val"].fake_mode for node in gm.graph.find_nodes(op="placeholder"))
     with compiling():
         for node in nodes:
-            tensors, number = node.args
+            tensors, repeated = node.args[0], _GRAPHS[node.args[1]]
+            if repeated.results and [*map(layout_of, tensors)] != [*map(layout_of, repeated.inputs)]:
+                raise OtherTensors
             with gm.graph.inserting_before(node):
-                results = _copied(_GRAPHS[number].graph, gm, tensors, mode)
+                results = _copied(repeated.graph, gm, tensors, mode)
             for user in list(node.users):  # each takes one of the results
                 _replace(user, results[user.args[1]])
             gm.graph.erase_node(node)
@@ -111,7 +143,9 @@ def _copied(graph: fx.GraphModule, into: fx.GraphModule, inputs: Sequence[fx.Nod
             return [copies[result] for result in node.args[0]]
         if node.op == "placeholder":
             continue
-        copy = copies[node] = into.graph.node_copy(node, copies.__getitem__)
+        # Without the number: of names that end in one, torch.fx tries all numbers from one on.
+        name, given = node.name.rstrip("_0123456789"), fx.map_arg((node.args, node.kwargs), copies.__getitem__)
+        copy = copies[node] = into.graph.create_node(node.op, node.target, *given, name, node.type)
         copy.meta = dict(node.meta)
         if node.op == "get_attr":
             copy.target = f"_repeated_{len(copies)}_{id(graph)}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import sympy
 import torch
 import torch._dynamo.convert_frame
+import torch.fx._lazy_graph_module
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.backends.common import aot_autograd
@@ -55,6 +56,7 @@ __all__ = [
     "tracing_context",
     "tracing_lock",
     "trace_artifact",
+    "without_code",
 ]
 
 
@@ -173,6 +175,11 @@ def traced_whole(function: Callable[..., Any], args: Sequence[Any]) -> fx.GraphM
             return make_fx(unnoticed, tracing_mode="fake", record_stack_traces=True)(*args)
     finally:
         torch.set_autocast_cache_enabled(cached)
+
+
+def without_code() -> AbstractContextManager[None]:
+    """While it is entered, graphs of PyTorch's tracing have no Python code before somebody asks for it, as inside of Dynamo."""
+    return torch.fx._lazy_graph_module._use_lazy_graph_module(True)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_unflatten
 from kitsune_mlir.dynamo.backend import compiled_graph
 from kitsune_mlir.dynamo.graph_options import GraphOptions
 from kitsune_mlir.dynamo.report import GraphReport
-from kitsune_mlir.dynamo.torch_api import fake_inputs, tracing_context
+from kitsune_mlir.dynamo.torch_api import fake_inputs, tracing_context, without_code
 from kitsune_mlir.errors import UnsupportedError
 from kitsune_mlir.options import Options
 from kitsune_mlir.training.checks import Answered
@@ -22,7 +22,7 @@ from kitsune_mlir.training.numbers import Numbers, value_of
 from kitsune_mlir.training.optimizers import initialized, number_slots
 from kitsune_mlir.training.places import Places
 from kitsune_mlir.training.scaling import prepared
-from kitsune_mlir.training.traced import Asked, traced
+from kitsune_mlir.training.traced import Asked, Traced, traced
 
 __all__ = ["CompiledStep"]
 
@@ -62,12 +62,17 @@ class CompiledStep:
         slots = [number_slots(group) for group in asked.optimizer.param_groups] if asked.update else []
         self._with_grad = [p for p in self._parameters if p.grad is not None]
         grads = [p.grad for p in self._parameters]
-        made = traced(asked, self._places, self._parameters, grads, slots, batch)
+
+        def trace(asked: Asked) -> Traced:
+            with without_code():
+                return traced(asked, self._places, self._parameters, grads, slots, batch)
+
+        made = trace(asked)
         if made.numbers.taken and has_nan(made.graph):  # perhaps of a number whose value was not asked for
             slots = [[] for _ in slots]
-            made = traced(asked, self._places, self._parameters, grads, slots, batch)
+            made = trace(asked)
         if made.asks:
-            made = traced(dataclasses.replace(asked, checked=True), self._places, self._parameters, grads, slots, batch)
+            made = trace(dataclasses.replace(asked, checked=True))
             if made.state:
                 raise UnsupportedError(
                     "train_step", "it asks whether a tensor is true, and the optimizer makes its state in it"
@@ -84,7 +89,7 @@ class CompiledStep:
         self._rest = [n - count for n in made.used if n >= count]
         self._outputs, self._grads, self._moved, self._state = made.outputs, made.grads, made.moved, made.state
         fixed = range(len(made.used) - len(self._rest))
-        with tracing_context(made.graph), torch.no_grad():
+        with tracing_context(made.graph), torch.no_grad(), without_code():
             self._run = compiled_graph(made.graph, fake_inputs(made.graph), graphs, options, keep, fixed)
 
     def fits(self, groups: Sequence[Mapping[str, Any]]) -> bool:
