@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 
 import click
@@ -33,7 +34,12 @@ def serve(models: str, host: str, port: int) -> None:
     with Progress(Console(stderr=True, soft_wrap=True)).running("loading"):
         served = read_models(models)
         engine = engine_of(served.programs, limit=served.limit, capacity=served.capacity)
-    uvicorn.run(make_app(engine, served.deadlines), host=host, port=port, log_level="warning")
+    gc.collect()
+    gc.freeze()  # what is there stays: a full collection would look at all of it, and hold up all requests
+    try:
+        uvicorn.run(make_app(engine, served.deadlines), host=host, port=port, log_level="warning")
+    finally:
+        gc.unfreeze()
 
 
 @click.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -230,6 +232,10 @@ def test_the_commands(folder, monkeypatch):
     assert done.exit_code == 1 and "no kitsune server answers" in done.output
     done = CliRunner().invoke(main, ["serve", str(folder / "none.toml")])
     assert done.exit_code == 1 and "No such file" in done.output
+    frozen = list[int]()
+    monkeypatch.setitem(sys.modules, "uvicorn", SimpleNamespace(run=lambda *_, **__: frozen.append(gc.get_freeze_count())))
+    done = CliRunner().invoke(main, ["serve", str(folder / "models.toml")])
+    assert done.exit_code == 0 and frozen[0] > 1000 and not gc.get_freeze_count(), done.output
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     done = CliRunner().invoke(main, ["serve", str(folder / "models.toml")])
     assert done.exit_code == 1 and "serving needs uvicorn, which is not installed: pip install" in done.output
