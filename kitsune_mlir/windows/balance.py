@@ -16,7 +16,7 @@ LEAST = 0.02
 STEP = 1e-3
 """Seconds of capturing from one judgement to the next."""
 SURE = 3
-"""Blocks in a row that were left in their midst, after which those that begin at the same place are not captured."""
+"""Blocks in a row that were slower than PyTorch, after which those that begin at the same place are not captured."""
 SKIPPED, MOST_SKIPPED = 16, 4096
 """Blocks that are not captured then, before one is again; twice as many each time, up to the second number."""
 MOST_PLACES = 4096
@@ -45,7 +45,7 @@ class Place:
         """A captured block has ended.
 
         Args:
-            why: it was left in its midst; empty where it was not.
+            why: it was slower than PyTorch; empty where it was not.
         """
         if not why:
             self._lost, self._next, self.skips = 0, SKIPPED, 0
@@ -55,7 +55,7 @@ class Place:
             self.skips, self._next = 1 + self._next, min(MOST_SKIPPED, 2 * self._next)
         if not self._told:
             self._told = True
-            logger.warning("the window at %s steps aside, and PyTorch runs what is left of it: %s", self.name, why)
+            logger.warning("the window at %s steps aside and leaves its work to PyTorch: %s", self.name, why)
 
 
 _places: dict[str, Place] = {}
@@ -105,10 +105,14 @@ class Balance:
         own[1] += seconds
         entry.captured += seconds
 
-    def loses(self) -> str:
+    def loses(self, last: bool = False) -> str:
         """Why the capture is slower than PyTorch, even if no segment that may be compiled yet took any time then; empty where
-        it is not, or not known."""
-        if self._spent < self._judged + STEP:
+        it is not, or not known.
+
+        Args:
+            last: the block is over; else there is no judgement so soon after the one before.
+        """
+        if not last and self._spent < self._judged + STEP:
             return ""
         self._judged = self._spent
         known = [(entry, *own) for entry, own in self._of.items() if entry.eager_seconds < float("inf")]

@@ -110,8 +110,9 @@ class Capture(Recorder):
         self._hook.remove()
         self._programs.__exit__(*error)
         self.cut()
-        self._place.ended(self.aside)
         self.window.flush()
+        if self._after is None:
+            self._place.ended(self.aside or self._balance.loses(True))
         if error[0] is None:
             self.window.raise_lost()
 

@@ -90,3 +90,15 @@ def test_the_rest_of_a_block_and_later_blocks_are_pytorchs(monkeypatch, caplog):
     with torch.no_grad(), kitsune_mlir.window(after=1 << 30) as captured:  # to its end, whatever it costs
         model(x)
     assert captured.taken and not captured.aside
+
+
+def test_blocks_that_are_over_before_they_are_judged_are_counted_too(monkeypatch):
+    model, x, taken = Read().eval(), torch.randn(3, 7), []
+    monkeypatch.setattr(balance, "LEAST", 0.0)
+    monkeypatch.setattr(balance, "STEP", 1e9)
+    with torch.no_grad():
+        for _ in range(SURE + 3):
+            with kitsune_mlir.window() as captured:
+                model(x)
+            taken.append(captured.taken)
+    assert 0 not in taken[:SURE] and taken[-1] == 0
