@@ -89,12 +89,14 @@ def _moved(grouping: Grouping, g: int, op: ir.Operation) -> bool:
     grouping.members[g], grouping.members[number] = [one for one in group if one != op], [op]
     grouping.group_of[hash(op)] = number
     grouping.forget(g)
+    grouping.order_groups()
     if grouping.try_merge(number, readers[0]) is None:
         grouping.merge(number, readers[0])
         return True
     del grouping.members[number]
     grouping.members[g], grouping.group_of[hash(op)] = group, g
     grouping.forget(g)
+    grouping.order_groups()
     return False
 
 

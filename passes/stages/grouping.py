@@ -27,6 +27,7 @@ from .beside_products import sums_and_products
 from .cheap_maps import costs_nothing, made_for_rows
 from .column_sums import narrowed, stores_what_it_adds
 from .estimates import least_tiles, moving_seconds, product_seconds
+from .group_order import GroupOrder
 from .joined_sums import rows_differ
 from .large_updates import updates_apart
 from .levels import in_levels
@@ -78,6 +79,7 @@ class Grouping:
         self._tried: tuple[int, int, Space] | None = None
         self._times: dict[int, float] = {}
         self._offers: dict[int, Offer | None] = {}
+        self._line = GroupOrder(self._groups_read_by)
 
     def sources(self, op: ir.Operation) -> list[ir.Operation]:
         """The grouped ops that `op` reads, looking through free ops and views."""
@@ -147,18 +149,11 @@ class Grouping:
 
     def would_cycle(self, a: int, b: int) -> bool:
         """Whether some path from producer group a to consumer group b leads through a third group."""
-        pending = [g for g in self._groups_read_by(b) if g != a]
-        begins = self.order[hash(self.members[a][0])]
-        seen: set[int] = set()
-        while pending:
-            g = pending.pop()
-            if g == a:
-                return True
-            # What ends before the producer begins reads nothing of it.
-            if g not in seen and self.order[hash(self.members[g][-1])] > begins:
-                seen.add(g)
-                pending += self._groups_read_by(g)
-        return False
+        return self._line.leads_through_others(a, b)
+
+    def order_groups(self) -> None:
+        """Order groups that have become others than by being merged."""
+        self._line.begin(sorted(self.members, key=lambda g: self.order[hash(self.members[g][-1])]))
 
     def _groups_read_by(self, g: int) -> list[int]:
         return sorted({self.group_of[hash(s)] for op in self.members[g] for s in self.sources(op)} - {g})
@@ -323,6 +318,10 @@ class Grouping:
         if self._tried is not None and self._tried[:2] == (a, b):
             self._spaces[b] = self._tried[2]
         self._tried = None
+        self._put(a, b)
+        self._line.join(a, b)
+
+    def _put(self, a: int, b: int) -> None:
         self.members[b] = sorted(self.members.pop(a) + self.members[b], key=lambda o: self.order[hash(o)])
         for op in self.members[b]:
             self.group_of[hash(op)] = b
@@ -340,8 +339,9 @@ class Grouping:
         for ops in (*marked(self.ops, ATTENTION), *marked(self.ops, PAIRS)):
             into = self.group_of[hash(ops[-1])]
             for op in ops[:-1]:
-                self.merge(self.group_of[hash(op)], into)
+                self._put(self.group_of[hash(op)], into)
             closed.add(into)
+        self.order_groups()
         for pair in sums_and_products(self.ops, self.space, self.target):
             a, b = (self.group_of[hash(op)] for op in pair)
             if not (self.would_cycle(a, b) or self.would_cycle(b, a)):
