@@ -32,7 +32,7 @@ from kitsune_mlir.codegen.gpu.sm90.mbarrier import (
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.machine.shared_tile import SharedTile
 from test.gpu.case import Case, finish, register, tensor
-from test.gpu.kit.bulk import arrive_remote, drain
+from test.gpu.kit.bulk import drain
 from test.gpu.kit.fragment import Fragment
 from test.gpu.kit.layouts import WgmmaA, WgmmaAccumulator
 from test.gpu.kit.matrix import GlobalMatrix, GlobalVector
@@ -233,7 +233,7 @@ def pipeline(
                 if cluster == 1:
                     if_(local == 0, ring.empty(stage).arrive)
                 else:
-                    if_(local < cluster, lambda: arrive_remote(ring.empty(stage), local))
+                    if_(local < cluster, lambda: ring.empty(stage).arrive_at(local))
 
             def chunk(accumulators, slot):
                 ring.full(slot.stage).wait(slot.parity)

@@ -92,7 +92,7 @@ MAP = TensorMap.contiguous("bf16", (256, 256), (64, 64))
         (lambda k, p: wait_at_least(p, 3), ["pointer"], r"ld\.acquire\.gpu\.global\.b32"),
         (lambda k, p: NamedBarrier(3, 128).sync(), ["pointer"], r"bar(rier)?\.sync\s+3, 128"),
         (lambda k, p: fence_async_shared(), ["pointer"], r"fence\.proxy\.async\.shared::cta"),
-        (lambda k, p: bulk.arrive_remote(Barrier(k.shared(0)), 1), ["pointer"], r"mbarrier\.arrive\.shared::cluster\.b64 _"),
+        (lambda k, p: Barrier(k.shared(0)).arrive_at(1), ["pointer"], r"mbarrier\.arrive\.shared::cluster\.b64 _"),
         (
             lambda k, p: bulk.push_span(k.shared(1024), k.shared(1024), 64, Barrier(k.shared(0)), 1),
             ["pointer"],

@@ -227,11 +227,13 @@ def test_pieces_cover_the_sum_once(monkeypatch, pieces: int, chunks: int, whole:
     assert split.count(10) == whole + (10 - whole) * pieces
 
 
-@pytest.mark.parametrize(("tiles", "whole", "pieces", "blocks", "by_piece"), [
-    (16, 0, 8, 132, True), (7, 0, 3, 21, True), (150, 132, 7, 132, True), (16, 0, 8, 127, True), (16, 0, 8, 132, False),
+@pytest.mark.parametrize(("tiles", "whole", "pieces", "blocks", "by_piece", "beside"), [
+    (16, 0, 8, 132, True, 1), (7, 0, 3, 21, True, 1), (150, 132, 7, 132, True, 1), (16, 0, 8, 127, True, 1),
+    (16, 0, 8, 132, False, 1), (16, 0, 8, 132, True, 4), (16, 0, 8, 128, False, 4), (144, 132, 11, 132, False, 2),
+    (16, 0, 8, 126, True, 2),
 ])  # fmt: skip
 def test_each_piece_is_done_once_and_neighbours_share_operands(
-    monkeypatch, tiles: int, whole: int, pieces: int, blocks: int, by_piece: bool
+    monkeypatch, tiles: int, whole: int, pieces: int, blocks: int, by_piece: bool, beside: int
 ) -> None:
     """Where each has a block: with fewer, a block would wait for a piece that it has not begun."""
     module = "kitsune_mlir.codegen.gpu.interface.context"
@@ -241,14 +243,18 @@ def test_each_piece_is_done_once_and_neighbours_share_operands(
     monkeypatch.setattr(f"{module}.for_", lambda first, end, step, body, _: [body(number) for number in range(end)])
     split = Split(pieces, 0, 0, 0, whole, spread=True, by_piece=by_piece)
     task = types.SimpleNamespace(
-        plan=types.SimpleNamespace(split=split), end=None, blocks=blocks, pieces=split.count(tiles), _first=0,
+        plan=types.SimpleNamespace(split=split, beside=beside), end=None, blocks=blocks, pieces=split.count(tiles), _first=0,
         view=types.SimpleNamespace(tiles=tiles),
     )  # fmt: skip
     found = TaskContext.for_each_piece(task, lambda tile, piece: (tile, piece))  # type: ignore[arg-type]
     shared = [(tile, piece) for tile in range(whole, tiles) for piece in range(pieces)]
     assert found[:whole] == [(tile, pieces) for tile in range(whole)] and sorted(found[whole:]) == shared
     apart = by_piece and blocks >= len(shared)
-    assert (found[whole][1] == found[whole + 1][1]) == apart and (found[whole][0] == found[whole + 1][0]) == (not apart)
+    if beside == 1:
+        assert (found[whole][1] == found[whole + 1][1]) == apart and (found[whole][0] == found[whole + 1][0]) == (not apart)
+    for first in range(0, len(found), beside):  # a cluster: one piece of tiles beside each other
+        cluster = found[first : first + beside]
+        assert cluster == [(cluster[0][0] + block, cluster[0][1]) for block in range(beside)]
 
 
 def test_pieces_of_long_sums_are_dealt_out_in_turn(context) -> None:

@@ -46,6 +46,7 @@ MARGINS = {
     *("passes.modes.choice.CLEARLY_SEPARATE", "passes.modes.choice.CLEARLY_SPATIAL", "passes.modes.gathers.CLEARLY"),
     "passes.modes.times.LEAST_GAIN",
     *("passes.hoist_gathers.MARGIN", "passes.split_reductions.MARGIN", "codegen.gpu.engines.mma.tiles.NARROWER"),
+    "codegen.gpu.engines.mma.cost.CLUSTER_LOSS",
     *("passes.stages.transposed_rows.TILE_ROWS", "passes.stages.transposed_rows.MOST_WASTE"),  # rows that tiles do twice
 }
 """By how much a choice must be better: no rates of a machine."""

@@ -13,7 +13,7 @@ from kitsune_mlir.codegen.gpu.sm90.dsmem import remote
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Ring, Slot
 from kitsune_mlir.codegen.gpu.sm90.tma import innermost_first
 
-__all__ = ["arrive_remote", "drain", "prefetch_span", "push_span", "reduce_span", "reduce_tile"]
+__all__ = ["drain", "prefetch_span", "push_span", "reduce_span", "reduce_tile"]
 
 _REDUCTIONS = ("add", "min", "max")
 
@@ -73,16 +73,6 @@ def push_span(target: Value, source: Value, bytes: Value | int, barrier: Barrier
     there = llvm.ptrtoint(as_type("i32"), remote(barrier.pointer, rank).ir)
     reached = llvm.inttoptr(as_type(SHARED), there)
     nvvm.cp_async_bulk_shared_cluster_shared_cta(remote(target, rank).ir, source.ir, reached, i32(bytes).ir)
-
-
-def arrive_remote(barrier: Barrier, block: Value | int) -> None:
-    """Arrive on the same barrier of block `block` of the cluster.
-
-    Inline PTX: the typed operation makes it `.release.cluster`, a full memory barrier each time (700 -> 570
-    TFLOP/s). What the arrival tells is that reads of shared memory are done, which needs no such barrier.
-    """
-    code = "{ .reg .b32 ra; mapa.shared::cluster.u32 ra, $0, $1; mbarrier.arrive.shared::cluster.b64 _, [ra]; }"
-    inline_ptx(code, [shared_address(barrier.pointer), i32(block)], memory=True)
 
 
 def drain(ring: Ring, slot: Slot) -> None:

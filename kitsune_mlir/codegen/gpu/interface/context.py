@@ -167,8 +167,12 @@ class TaskContext:
         def step(number: Value, *values: Value) -> Yielded:
             if split is None:
                 return body(TileContext(self, number, number), i32(0), *values)
-            rest = number - split.whole
-            tile, piece = rest // split.pieces, rest % split.pieces
+            rest, beside = number - split.whole, self.plan.beside
+            if beside == 1:
+                tile, piece = rest // split.pieces, rest % split.pieces
+            else:  # a cluster's blocks have one piece of tiles beside each other
+                turn = rest // beside
+                tile, piece = turn // split.pieces * beside + rest % beside, turn % split.pieces
             if split.by_piece and self.end is None:
                 # With fewer blocks than that was planned for, one would wait for a piece that it has not begun.
                 shared = self.view.tiles - split.whole

@@ -36,6 +36,7 @@ class KernelOptions:
         convolution_precision: the same of f32 convolutions.
         ptxas_seconds: wall time that ptxas may take for the kernel; None is no limit.
         requests: the program's most requests of a launch (`Program.batch`); 1: the kernel takes one, by its parameters.
+        clusters: a kernel may have clusters of blocks, if its one task wants them.
         most_operations: of a kernel whose program may become several launches (`kernel/length.py`); 0 is no limit.
 
     Raises:
@@ -52,6 +53,7 @@ class KernelOptions:
     convolution_precision: str = "highest"
     ptxas_seconds: float | None = None
     requests: int = 1
+    clusters: bool = True
     most_operations: int = 64_000
 
     def __post_init__(self) -> None:
@@ -100,6 +102,10 @@ class Plan:
             blocks that stay and drift apart (0.99 of a copy's bandwidth against 0.95).
         cluster: blocks of a cluster that do each tile together; more than 1 only for the one task of a program that waits for
             nothing.
+        beside: blocks of a cluster of which each does a tile of its own, and all the same piece of theirs. These are beside
+            each other along the dimension of the grid before the last, or (`across`) along the last one. More than 1 only for
+            the one task of a program.
+        across: see `beside`.
         avoids_producers: much of a tile is done before its waits: it should be on a block that has no tile of the task it
             waits for.
         dependent: the engine waits (`poll_by_thread`, `poll_by_warp` or `wait`) in every tile, whether or not the task has
@@ -129,6 +135,8 @@ class Plan:
     dependent: bool = False
     halves: bool = False
     cluster: int = 1
+    beside: int = 1
+    across: bool = False
     cycles: int = 0
     copied: bool = False
     joined: bool = False

@@ -129,7 +129,7 @@ def build_epochs(
         CompileError: no engine takes some task, the plans do not fit one kernel, or an engine failed.
         UnsupportedError: a program has what such a kernel cannot do.
     """
-    options = options or KernelOptions()
+    options = dataclasses.replace(options or KernelOptions(), clusters=False)
     placement = AllBlocks()
     with program.function.context, ir.Location.unknown():
         options, made = planned(program, options, placement, engines, join=False)

@@ -61,15 +61,17 @@ class Footprint:
                 f"kernel '{name}': a task wants {self.barriers} mbarriers, at most {BARRIER_BYTES // Barrier.BYTES} fit"
             )
         self.partials, self.partial_bytes, self.slots = self.lay_out(plans)
-        self.cluster = max(plan.cluster for plan in plans)
+        self.cluster = max(max(plan.cluster, plan.beside) for plan in plans)
         self.first = PDL_FIRST in program.function.attributes and options.requests == 1
         self.secondary = PDL_SECONDARY in program.function.attributes
-        if self.cluster > 1 and (self.slots or not placement.everywhere or len(plans) > 1):
+        signals = program.slots if plans[0].cluster == 1 else self.slots
+        if self.cluster > 1 and (signals or not placement.everywhere or len(plans) > 1):
             raise CompileError(
                 f"kernel '{name}': clusters of {self.cluster} blocks need a program of one task that waits for nothing; "
-                f"it has {len(plans)} tasks and {self.slots} semaphore slots"
+                f"it has {len(plans)} tasks and {signals} semaphore slots"
             )
-        self.numbered = placement.numbered(plans, self.slots, options.workers)
+        # Blocks of a cluster have numbers that follow each other.
+        self.numbered = self.cluster == 1 and placement.numbered(plans, self.slots, options.workers)
         self.maps: dict[tuple[int, int, TensorMap], int] = {}
         used = dict.fromkeys(buffer.memory for plan in plans for buffer in plan.task.buffers)
         used |= dict.fromkeys((argument, 0) for plan in plans for argument in counts_of(plan.task.op))
@@ -113,7 +115,7 @@ class Footprint:
                 needs.append(
                     (plan.split.pieces, f"the pieces of a tile of stage '{plan.task.name}' (they wait for each other)")
                 )
-            needs.append((plan.cluster, f"a cluster of stage '{plan.task.name}'"))
+            needs.append((max(plan.cluster, plan.beside), f"a cluster of stage '{plan.task.name}'"))
         return max(needs, key=lambda need: need[0])
 
     def _useful_blocks(self) -> int:

@@ -221,6 +221,8 @@ def _refusal(plan: Plan) -> str:
     """Why a planned task cannot end before its last tile; empty if it can."""
     if not traits_of(plan.engine).ends_early:
         return f"engine '{plan.engine}' does all"
+    if plan.beside > 1:
+        return "the blocks of a cluster do tiles beside each other together"
     return "the blocks of a cluster share each tile" if plan.cluster > 1 else ""
 
 

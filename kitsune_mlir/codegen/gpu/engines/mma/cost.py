@@ -11,12 +11,30 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 
 from kitsune_mlir.machine import rates
 
-__all__ = ["CHUNK_BYTES", "HELD_BYTES", "MOST_PIECES", "Work", "choose_pieces", "microseconds"]
+__all__ = [
+    "CHUNK_BYTES",
+    "CLUSTERS",
+    "HELD_BYTES",
+    "LINE_BYTES",
+    "MOST_PIECES",
+    "Reading",
+    "Work",
+    "choose_pieces",
+    "choose_way",
+    "microseconds",
+]
 
 CHUNK_BYTES = 128
+LINE_BYTES = 128
+"""Of L2."""
+CLUSTERS = (2, 4)
+"""Blocks that may have an operand in common."""
+CLUSTER_LOSS = 1.05
+"""How much longer clusters are said to take than the model has it: blocks wait for each other, which pays where much is won."""
 HELD_BYTES = 24 << 20
 """Operands of together as many bytes stay in L2."""
 MOST_PIECES = 12
@@ -25,6 +43,24 @@ LEAST_CHUNKS = 4
 LEAST_AREA = 128 * 128
 """Of tiles of which the last ones may be shared while the others are one block's: with smaller ones that took half as long
 again as two whole waves (128 x 64 of 1536 x 1024 x 4096 and of 768 x 2048 x 8192)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """What L2 gives of an operand for a chunk of a tile.
+
+    Attributes:
+        boxes: rows of a chunk that a stage holds, or, of operands that run across the sum, as many lines.
+        straddling: they do not begin with a line of L2, so that each is in two of them.
+    """
+
+    boxes: int
+    straddling: bool = False
+
+    @property
+    def lines(self) -> int:
+        """Lines of L2."""
+        return self.boxes * (2 if self.straddling else 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +76,8 @@ class Work:
         result_bytes: of a result's element.
         operand_bytes: of both operands as a whole.
         overlapping: some tiles overlap, as sizes do not divide; both write the same bits only if both are summed in one way.
+        lines: of L2 that a block asks for each chunk; 0: as many as it multiplies rows and columns.
+        cluster: blocks of a cluster.
     """
 
     tiles: int
@@ -51,6 +89,12 @@ class Work:
     result_bytes: int = 2
     operand_bytes: int = 0
     overlapping: bool = False
+    lines: int = 0
+    cluster: int = 1
+
+    def usable(self, workers: int) -> int:
+        """Of so many multiprocessors those that have a block: the parts of the machine that clusters stay in have 16 or 18."""
+        return workers if self.cluster == 1 else int(workers * rates.MMA_CLUSTERED[self.cluster]) // self.cluster * self.cluster
 
     def chunk(self, busy: int) -> tuple[float, float]:
         """Microseconds of one chunk, at first and for long, while `busy` blocks work."""
@@ -60,7 +104,8 @@ class Work:
         least = bytes / rates.MMA_HALVING_RATE if self.steps > 1 else rates.MMA_CHUNK_LEAST
 
         first = max(least, _both(products / rates.MMA_TENSOR_RATE, bytes / rates.MMA_LOAD_RATE))
-        return first, max(first, _both(products / rates.MMA_SUSTAINED_RATE, bytes * busy / rates.MMA_SUSTAINED_LOADS))
+        asked = (self.lines or self.rows + self.cols) * LINE_BYTES
+        return first, max(first, _both(products / rates.MMA_SUSTAINED_RATE, asked * busy / rates.MMA_SUSTAINED_LOADS))
 
 
 def _both(one: float, other: float) -> float:
@@ -74,8 +119,9 @@ def microseconds(work: Work, pieces: int, workers: int, whole: int = 0) -> float
 
     Args:
         pieces: blocks that share a tile.
-        whole: tiles that one block does alone before them, a multiple of `workers`.
+        whole: tiles that one block does alone before them, a multiple of the `workers` that are usable.
     """
+    workers = work.usable(workers)
     count = (work.tiles - whole) * pieces
     alone, waves = whole // workers, -(-count // workers)
     chunks = alone * work.chunks + waves * -(-work.chunks // pieces)
@@ -101,8 +147,19 @@ def microseconds(work: Work, pieces: int, workers: int, whole: int = 0) -> float
 def choose_pieces(work: Work, workers: int) -> tuple[int, int]:
     """How many blocks should share each tile, and how many tiles before those one block does alone."""
     most = max(1, min(MOST_PIECES, workers, work.chunks // LEAST_CHUNKS))
-    full = work.tiles // workers * workers
+    full = work.tiles // work.usable(workers) * work.usable(workers)
     choices = [(pieces, 0) for pieces in range(1, most + 1)]
     if 0 < full < work.tiles and work.rows * work.cols >= LEAST_AREA and not work.overlapping:
         choices += [(pieces, full) for pieces in range(2, most + 1)]
     return min(choices, key=lambda choice: (microseconds(work, choice[0], workers, choice[1]), choice))
+
+
+def choose_way(works: Iterable[Work], workers: int) -> tuple[float, Work, int, int]:
+    """The fastest of some ways to do the same: its time in microseconds, itself, and what `choose_pieces` says of it."""
+
+    def timed(work: Work) -> tuple[float, Work, int, int]:
+        pieces, whole = choose_pieces(work, workers)
+        time = microseconds(work, pieces, workers, whole)
+        return time * (CLUSTER_LOSS if work.cluster > 1 else 1), work, pieces, whole
+
+    return min(map(timed, works), key=lambda way: way[0])

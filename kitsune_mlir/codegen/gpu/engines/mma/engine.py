@@ -4,7 +4,8 @@ One block has a multiprocessor to itself, and its warpgroups have roles. One pro
 shared memory full of operands by TMA (`mma.producer_tma`; where TMA cannot read them, some warps copy, `mma.producer_copy`),
 another thread stores finished tiles and posts (`mma.store_warp`). Two consume (`mma.mainloop`): they share a tile of up to 128
 x 256, run their accumulators through the task's element-wise steps and hand them over (`mma.epilogue`). Where there are too few
-tiles for all multiprocessors, several blocks share each (`contraction.split_k`). Products of one A, such as SwiGLU's gate and
+tiles for all multiprocessors, several blocks share each (`contraction.split_k`). In a kernel of its own, blocks of a cluster
+load what their tiles have in common once (`mma.multicast`). Products of one A, such as SwiGLU's gate and
 up, share a tile.
 """
 
@@ -34,7 +35,7 @@ from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
-from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot, sync_cluster
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import specialize
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.rates import ENGINES
@@ -119,7 +120,11 @@ class MmaEngine(Engine):
 
         registers = PRODUCER_REGISTERS if mma.boxes and not (mma.exact or mma.mixed) else COPIER_REGISTERS
         registers = TURNER_REGISTERS if mma.a.turned or mma.b.turned else registers
+        if mma.multicast is not None:
+            sync_cluster()  # before that, another block's barriers may not be there
         specialize(tasks[0], produce, consume, registers)
+        if mma.multicast is not None:
+            sync_cluster()  # others may still arrive on its barriers
 
 
 @dataclasses.dataclass(frozen=True)

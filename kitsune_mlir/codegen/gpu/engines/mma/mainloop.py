@@ -133,7 +133,11 @@ class Stages:
 
     def _release(self, slot: Slot) -> None:
         """The warpgroup has read the stage. One thread speaks for it: `wgmma.wait` is for the instruction as a whole."""
-        if_(self.task.thread % 128 == 0, self.ring.empty(slot.stage).arrive)
+        empty, local = self.ring.empty(slot.stage), self.task.thread % WARPGROUP_THREADS
+        if self.plan.multicast is None:
+            if_(local == 0, empty.arrive)
+        else:  # other blocks load into it, too
+            if_(local < self.plan.multicast.blocks, lambda: empty.arrive_at(local))
 
 
 def _operands(plan: MmaPlan, stage: Value, group: Value) -> tuple[wgmma.SharedOperand, wgmma.SharedOperand]:

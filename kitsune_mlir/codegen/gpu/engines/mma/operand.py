@@ -103,8 +103,10 @@ class Box:
         window: the operand's window; static starts along the inner loop of the sum have become part of the buffer's offset.
         map: box = one panel of a stage: `rows` x one chunk, or one chunk x 128 bytes of a transposed or turned operand.
         dims: the map's dimensions, as those of the window.
-        panels: boxes a stage.
+        panels: of a stage.
         cache: how L2 should treat it.
+        together: blocks of a cluster that load it together (`mma.multicast`), each some of the panels ...
+        by_rows: ... or, as `map` says then, some rows of each.
     """
 
     window: Window
@@ -112,11 +114,18 @@ class Box:
     dims: tuple[Dim, ...]
     panels: int
     cache: Cache
+    together: int = 1
+    by_rows: bool = False
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes of a panel."""
+        return self.map.box_bytes * (self.together if self.by_rows else 1)
 
     @property
     def bytes(self) -> int:
         """Bytes of a stage."""
-        return self.panels * self.map.box_bytes
+        return self.panels * self.panel_bytes
 
 
 def merge_sums(product: Product, a: Window, b: Window) -> tuple[Window, Window, list[tuple[str, int]]]:

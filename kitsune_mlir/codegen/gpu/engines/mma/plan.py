@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.contraction.match import Pattern, Product, loaded, match
-from kitsune_mlir.codegen.gpu.engines.mma.cost import Work, choose_pieces
+from kitsune_mlir.codegen.gpu.engines.mma.cost import CLUSTERS, Work, choose_way
 from kitsune_mlir.codegen.gpu.engines.mma.geometry import Geometry, up
 from kitsune_mlir.codegen.gpu.engines.mma.k_ranges import Range, ranges_of
+from kitsune_mlir.codegen.gpu.engines.mma.multicast import Multicast, lines_of, part_of, reading_of, ways_of
 from kitsune_mlir.codegen.gpu.engines.mma.operand import Box, Operand, Sum, choose_sum, merge_sums
 from kitsune_mlir.codegen.gpu.engines.mma.tma_epilogue import SLICES, SLOTS, Result, results_of
-from kitsune_mlir.codegen.gpu.engines.mma.views import tensor_bytes, views_of
+from kitsune_mlir.codegen.gpu.engines.mma.views import Views, tensor_bytes, views_of
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.window import Window
@@ -60,6 +61,7 @@ class MmaPlan:
         exact: f32 operands are multiplied as sums of two tf32 (`contraction.tf32x3`), which lie behind each other in a stage.
         split: pieces of the sum that different blocks do, or None.
         share: columns of a tile that a block adds up at a time, where there are pieces.
+        multicast: the operand that blocks of a cluster have in common, or None.
         room, slot_room: bytes from a stage, and from a staged slice, to the next, if successive tasks share them
             (`mma.task_fusion`).
     """
@@ -80,6 +82,7 @@ class MmaPlan:
     exact: bool = False
     split: Split | None = None
     share: int = 0
+    multicast: Multicast | None = None
     room: int = 0
     slot_room: int = 0
 
@@ -107,7 +110,8 @@ class MmaPlan:
     def barriers(self) -> tuple[int, ...]:
         """The ring's, one ring of staged slices for each storing warpgroup, one ring of announced tiles (`mma.store_warp`)."""
         full = (self.loaders if self.boxes else 0) + (0 if self.boxes and not self.mixed else self.copiers)
-        counts = (full,) * self.stages + (CONSUMERS,) * self.stages
+        readers = CONSUMERS * (self.multicast.blocks if self.multicast else 1)
+        counts = (full,) * self.stages + (readers,) * self.stages
         if self.exact:
             counts += (self.small_part_threads[1] // 32,) * self.stages
         if self.results:
@@ -228,6 +232,8 @@ def make_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
         parameters["products"] = geometry.products
     if mma.pattern.operand_sum is not None:
         parameters["operand_sum"] = True
+    if mma.multicast:
+        parameters["multicast"] = f"{'AB'[mma.multicast.operand]} to {mma.multicast.blocks} blocks"
     if mma.split:
         parameters["pieces"] = f"{mma.split.pieces} of each of {task.tiles - mma.split.whole} tiles"
     return Plan(
@@ -245,6 +251,8 @@ def make_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
         async_writes=bool(mma.results),
         parameters=parameters,
         split=mma.split,
+        beside=mma.multicast.blocks if mma.multicast else 1,
+        across=mma.multicast is not None and mma.multicast.across,
         copied=mma.boxes is None,
         private=mma,
     )
@@ -283,7 +291,7 @@ def _decide(pattern: Pattern, options: KernelOptions) -> MmaPlan:
     if found.boxes is None and count > 1:
         raise MatchFailure(f"several products that TMA cannot load: {found.why}")
     a_tile, b_tile = found.stage_tiles(sum)
-    split = _split(pattern, geometry, sum, exact, [*(ranges or (a,)), *found.weights], options)
+    split, multicast = _shared(pattern, geometry, sum, exact, found, ranges or (), (a_tile, b_tile), options)
     share = _share(geometry.width, split.pieces) if split else 0
     results, slice = results_of(pattern, share or geometry.width, geometry.covered_rows, geometry.covered_cols)
     left = options.shared_bytes - _staging_bytes(results, slice, geometry.groups) - _ones_bytes(pattern)
@@ -291,8 +299,11 @@ def _decide(pattern: Pattern, options: KernelOptions) -> MmaPlan:
     stages = min(most, left // ((a_tile.bytes + b_tile.bytes) * (2 if exact else 1)))
     if stages < 2:
         raise MatchFailure(f"a tile of {product.rows} x {product.cols} of f32 leaves no room for two stages in shared memory")
-    operands = (a, b, ranges or (), found.boxes, found.why, a_tile, b_tile)
-    return MmaPlan(pattern, geometry, sum, *operands, stages, results, slice, exact, split, share)
+    boxes = found.boxes
+    if multicast is not None and boxes is not None:
+        boxes = tuple(part_of(box, multicast.blocks) if n == multicast.operand and box else box for n, box in enumerate(boxes))
+    operands = (a, b, ranges or (), boxes, found.why, a_tile, b_tile)
+    return MmaPlan(pattern, geometry, sum, *operands, stages, results, slice, exact, split, share, multicast)
 
 
 def _ranged(pattern: Pattern, product: Product, ranges: tuple[Range, ...]) -> tuple[Window, Window, Sum]:
@@ -323,10 +334,19 @@ def _described(mma: MmaPlan) -> str:
     return f"TMA; {copied} of {len(mma.ranges)} ranges copied by threads: {mma.why_copied}" if copied else "TMA"
 
 
-def _split(
-    pattern: Pattern, geometry: Geometry, sum: Sum, exact: bool, operands: Sequence[Operand | Range], options: KernelOptions
-) -> Split | None:
-    """The pieces that are the fastest; None where every tile is one block's."""
+def _shared(
+    pattern: Pattern,
+    geometry: Geometry,
+    sum: Sum,
+    exact: bool,
+    found: Views,
+    ranges: Sequence[Range],
+    tiles: tuple[SharedTile, SharedTile],
+    options: KernelOptions,
+) -> tuple[Split | None, Multicast | None]:
+    """The pieces that are the fastest, None where every tile is one block's; and what blocks of a cluster have in common."""
+    operands = [*(ranges or (found.a,)), *found.weights]
+    readings = (reading_of(found.a, tiles[0]), reading_of(found.weights[0], tiles[1]))
     work = Work(
         pattern.task.tiles,
         sum.chunks,
@@ -339,15 +359,20 @@ def _split(
         any(
             extent % size for store in pattern.task.stores for size, extent in zip(store.sizes, store.buffer.shape, strict=True)
         ),
+        lines_of(readings) if not (ranges or exact) else 0,
     )
-    pieces, whole = choose_pieces(work, options.workers)
+    windows = (found.a.window, found.weights[0].window)
+    ways = [] if ranges or exact else list(ways_of(pattern, found.boxes, windows, CLUSTERS, options))
+    works = [dataclasses.replace(work, lines=lines_of(readings, way), cluster=way.blocks) for way in ways]
+    _, chosen, pieces, whole = choose_way([work, *works], options.workers)
+    multicast = ways[works.index(chosen)] if chosen in works else None
     if pieces == 1:
-        return None
+        return None, multicast
     sharers = (pattern.task.tiles - whole) * geometry.groups
     bytes = geometry.partial_bytes + _sum_bytes(pattern)
     widest = max(extent for store in pattern.task.stores for extent in store.buffer.shape)
-    by_piece = (pattern.task.tiles - whole) * pieces <= options.workers and sum.length >= LONG_SUM * widest
-    return Split(pieces, sharers * pieces * bytes, sharers, sharers * pieces, whole, spread=True, by_piece=by_piece)
+    by_piece = (pattern.task.tiles - whole) * pieces <= chosen.usable(options.workers) and sum.length >= LONG_SUM * widest
+    return Split(pieces, sharers * pieces * bytes, sharers, sharers * pieces, whole, spread=True, by_piece=by_piece), multicast
 
 
 def _share(width: int, pieces: int) -> int:

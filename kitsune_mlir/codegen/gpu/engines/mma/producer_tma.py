@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
-from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id
+from kitsune_mlir.codegen.gpu.emit.control_flow import cluster_rank, for_, if_, lane_id
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_value, i32, maximum, minimum
 from kitsune_mlir.codegen.gpu.engines.mma.deferred_waits import late_waits
@@ -152,10 +152,22 @@ class Loader:
         for dim in box.dims:
             start = tile.index(dim.start)
             coordinates.append(start + positions[dim.side] if dim.side in positions else start)
-        for panel in range(box.panels):
+        mask, first = None, 0
+        if box.together > 1:
+            # The block's part of what all of its cluster get.
+            assert self.plan.multicast is not None
+            rank, mask = cluster_rank(), self.plan.multicast.mask
+            if box.by_rows:
+                coordinates[-2] = coordinates[-2] + rank * box.map.box[-2]
+                target = offset(target, rank * box.map.box_bytes)
+            else:
+                first = rank * (box.panels // box.together)
+                coordinates[-1] = coordinates[-1] + first * box.map.box[-1]
+                target = offset(target, first * box.panel_bytes)
+        for panel in range(box.panels if mask is None or box.by_rows else box.panels // box.together):
             place = [*coordinates[:-1], coordinates[-1] + box.map.box[-1] * panel]
-            part = offset(target, panel * box.map.box_bytes)
-            tma.load_tile(part, self.task.tensor_map(number), full, place, cache=box.cache)
+            part = offset(target, panel * box.panel_bytes)
+            tma.load_tile(part, self.task.tensor_map(number), full, place, mask, box.cache)
 
     def _constant(self, operand: int) -> bool:
         """Whether nobody writes an operand while the kernel runs; A's ranges count if TMA loads them."""

@@ -21,7 +21,10 @@ def ordered(tile: TileContext) -> TileContext:
     if len(wide) < 2 or tile.task.view.ordered:
         return tile
     if tile.task.end is None:
-        number = _grouped(tile.number, wide[-2], wide[-1])
+        # Tiles of a cluster that are beside each other along the last dimension move as one.
+        beside = tile.task.plan.beside if tile.task.plan.across else 1
+        number = _grouped(tile.number // beside if beside > 1 else tile.number, wide[-2], wide[-1] // beside)
+        number = number * beside + tile.number % beside if beside > 1 else number
     else:  # those that are done, the first ones of a grid whose first dimension is rows
         number = _grouped_to(tile.task.end // wide[1], tile.number, wide[1]) if len(wide) == 2 else tile.number
     moved = TileContext(tile.task, number, tile.turn)

@@ -1,0 +1,120 @@
+"""Operands that the blocks of a cluster have in common: where, by whom which part is loaded, and in which order tiles are done."""
+
+from __future__ import annotations
+
+import re
+import types
+
+import pytest
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.compile import compile_gpu
+from kitsune_mlir.codegen.gpu.engines.mma import plan as mma_plan
+from kitsune_mlir.codegen.gpu.engines.mma.cost import Reading, Work, choose_way, microseconds
+from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
+from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
+from kitsune_mlir.codegen.gpu.engines.mma.rasterize import ordered
+from kitsune_mlir.codegen.gpu.engines.mma.tiles import Layout, mma_tile
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
+from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.tile_reader import ProgramView
+from kitsune_mlir.machine.target import H200
+from test.gpu.mma_text import Layer, program
+
+GRADIENT = Layer(1000, 1000, 65536, tile=(128, 256), a="km", b="kn")
+
+
+@pytest.fixture
+def context():
+    with new_context() as context, ir.Location.unknown():
+        yield context
+
+
+def decided(layers: list[Layer], options: KernelOptions | None = None) -> MmaPlan:
+    view = ProgramView(next(iter(ir.Module.parse(program(layers)[0]).body.operations)))
+    plan = MmaEngine().plan(view.tasks[0], options or KernelOptions())
+    assert isinstance(plan, Plan)
+    return plan.private
+
+
+@pytest.mark.parametrize(("m", "n", "tile", "operand", "across"), [
+    (1000, 1000, (128, 256), 1, False), (1000, 264, (128, 136), 1, False), (72, 1000, (128, 256), 0, False),
+    (1672, 1000, (128, 256), 0, True), (4000, 264, (128, 136), 1, False),
+])  # fmt: skip
+def test_long_sums_of_rows_that_begin_within_lines_are_loaded_once_for_a_cluster(
+    context, m: int, n: int, tile: tuple[int, int], operand: int, across: bool
+) -> None:
+    mma = decided([Layer(m, n, 65536, tile=tile, a="km", b="kn")])
+    assert mma.multicast is not None
+    assert (mma.multicast.operand, mma.multicast.across) == (operand, across)
+    assert mma.boxes is not None and (box := mma.boxes[operand]) is not None
+    # What a stage gets is the same, whoever loads it.
+    assert box.together == mma.multicast.blocks and box.bytes == (mma.b_tile if operand else mma.a_tile).bytes
+    assert mma.barriers[mma.stages : 2 * mma.stages] == (2 * mma.multicast.blocks,) * mma.stages
+
+
+@pytest.mark.parametrize(("layers", "options"), [
+    ([GRADIENT, Layer(1000, 256, 1000)], KernelOptions()),
+    ([GRADIENT], KernelOptions(clusters=False)),
+    ([GRADIENT], KernelOptions(requests=3)),
+    ([Layer(1024, 1024, 65536, tile=(128, 256), a="km", b="kn")], KernelOptions()),
+    ([Layer(1000, 1000, 640, tile=(128, 256), a="km", b="kn")], KernelOptions()),
+    ([Layer(1672, 1160, 65536, tile=(128, 256), a="km", b="kn")], KernelOptions()),  # 13 x 5 tiles
+], ids=["several tasks", "no clusters", "requests", "lines", "short", "odd grid"])  # fmt: skip
+def test_others_have_blocks_of_their_own(context, layers: list[Layer], options: KernelOptions) -> None:
+    assert decided(layers, options).multicast is None
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_blocks_of_a_cluster_load_parts_and_tell_each_other(context, monkeypatch, rows: bool) -> None:
+    """By panels, or by rows of the only panel of an operand along the sum."""
+    if rows:  # short sums gain nothing that the model knows of
+        monkeypatch.setattr(mma_plan, "choose_way", lambda works, workers: (0.0, list(works)[1], 2, 0))
+    layer = Layer(1000, 1000, 712, tile=(128, 256)) if rows else GRADIENT
+    mma = decided([layer])
+    assert mma.multicast is not None and mma.boxes is not None
+    box = mma.boxes[mma.multicast.operand]
+    assert box is not None and box.by_rows == rows
+    blocks = mma.multicast.blocks
+    code = compile_gpu(ir.Module.parse(program([layer])[0]), "main_p0", KernelOptions())
+    assert code.manifest.cluster == blocks and code.manifest.tiles % blocks == 0 and not code.resources.spills
+    assert f".reqnctapercluster {blocks}" in code.ptx
+    loads = re.findall(r"cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global\S*", code.ptx)
+    assert {"multicast" in load for load in loads} == {False, True}
+    assert code.ptx.count("mbarrier.arrive.shared::cluster") == code.ptx.count("mapa.shared::cluster") > 0
+    assert code.ptx.count("barrier.cluster.wait") == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "blocks", "across"), [(8, 4, 4, False), (20, 3, 2, False), (13, 8, 4, True), (34, 6, 2, True)]
+)
+def test_a_cluster_has_tiles_beside_each_other(monkeypatch, rows: int, cols: int, blocks: int, across: bool) -> None:
+    module = "kitsune_mlir.codegen.gpu.engines.mma.rasterize"
+    monkeypatch.setattr(f"{module}.select", lambda condition, yes, no: yes if condition else no)
+    monkeypatch.setattr(f"{module}.TileContext", lambda task, number, turn: types.SimpleNamespace(number=number))
+    view = types.SimpleNamespace(grid=(1, rows, cols), ordered=False)
+    task = types.SimpleNamespace(view=view, end=None, plan=types.SimpleNamespace(beside=blocks, across=across))
+    tiles = [types.SimpleNamespace(task=task, number=number, turn=None, rank=number) for number in range(rows * cols)]
+    found = [ordered(tile).number for tile in tiles]  # type: ignore[arg-type]
+    assert sorted(found) == list(range(rows * cols))
+    step = 1 if across else cols
+    for first in range(0, len(found), blocks):
+        assert found[first : first + blocks] == [found[first] + step * block for block in range(blocks)]
+        assert not across or found[first] // cols == found[first + blocks - 1] // cols
+
+
+def test_boxes_that_lie_in_two_lines_count_twice() -> None:
+    assert (Reading(64).lines, Reading(64, True).lines) == (64, 128)
+    assert (Layout(True, True).reading(136).lines, Layout(False, True).reading(136).lines) == (384, 272)
+    plain, odd = Work(32, 1024, 128, 256, lines=384), Work(32, 1024, 128, 256, lines=768)
+    clustered = Work(32, 1024, 128, 256, lines=384, cluster=4)
+    # 65,536 x 1024 and 65,536 x 1000, turned, times themselves: 181 and 280 us on an H200.
+    assert microseconds(plain, 4, 132) == pytest.approx(181, rel=0.1)
+    assert microseconds(odd, 4, 132) == pytest.approx(280, rel=0.1)
+    assert choose_way([odd, clustered], 132)[1] == clustered and choose_way([plain, clustered], 132)[1] == plain
+
+
+def test_tiles_of_gradients_are_as_many_as_clusters_divide() -> None:
+    layouts = (Layout(True, True), Layout(True, True))
+    rows, _ = mma_tile((1544, 1544), ("m", "n"), 65536, H200, layouts=layouts)
+    assert -(-1544 // 128) % 2 == 1 and -(-1544 // rows) % 2 == 0
