@@ -1,8 +1,13 @@
-"""What a backward graph makes again instead of reading: attention's scores, which are larger than all that they are made of.
+"""What a backward graph makes again instead of reading: attention's scores, which are larger than all that they are made of,
+and views.
 
 `min_cut_rematerialization_partition` weighs bytes against products, and saves a matrix of all scores. Compiled, they
 never are in memory: the backward graph must then hold the attention itself, which is found there and made again by its engine
 (`passes/fuse_attention.py`), as whole training steps have it.
+
+A layer's input is read by its weight's gradient, as a view of all rows. Where the view is saved, what else is made of the input
+is, too: which numbers of a ReLU are positive (nerf: 9 bytes of 32 that forward saves). Saved is the tensor, of which both are
+made again.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 import kitsune_mlir.frontend.attention_dropout  # noqa: F401 (defines the operator)
-from kitsune_mlir.dynamo.torch_api import min_cut_rematerialization_partition
+from kitsune_mlir.dynamo.torch_api import min_cut_rematerialization_partition, views_made_again
 
 __all__ = ["partitioned", "recompute_scores"]
 
@@ -34,7 +39,8 @@ def partitioned(joint: fx.GraphModule, inputs: Sequence[Any], **given: Any) -> t
     from kitsune_mlir.dynamo.kept_bases import keep_bases  # what it needs takes a while to import, and kept graphs do not
 
     recompute_scores(joint.graph)
-    forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)
+    with views_made_again():
+        forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)
     keep_bases(forward, backward, given["num_fwd_outputs"])
     return forward, backward
 

@@ -56,6 +56,7 @@ __all__ = [
     "tracing_context",
     "tracing_lock",
     "trace_artifact",
+    "views_made_again",
     "without_code",
 ]
 
@@ -382,3 +383,8 @@ def trace_artifact(name: str, text: Callable[[], str]) -> None:
     from torch._logging._internal import trace_structured
 
     trace_structured("artifact", lambda: {"name": name, "encoding": "string"}, payload_fn=text, expect_trace_id=False)
+
+
+def views_made_again() -> AbstractContextManager[Any]:
+    """While it is entered, backward graphs are given what views are of, and not the views."""
+    return torch._functorch.config.patch(recompute_views=True)
