@@ -1,5 +1,5 @@
 """What a backward graph makes again instead of reading: attention's scores, which are larger than all that they are made of,
-and views.
+views, and what was joined from tensors that it is given anyway.
 
 `min_cut_rematerialization_partition` weighs bytes against products, and saves a matrix of all scores. Compiled, they
 never are in memory: the backward graph must then hold the attention itself, which is found there and made again by its engine
@@ -7,7 +7,8 @@ never are in memory: the backward graph must then hold the attention itself, whi
 
 A layer's input is read by its weight's gradient, as a view of all rows. Where the view is saved, what else is made of the input
 is, too: which numbers of a ReLU are positive (nerf: 9 bytes of 32 that forward saves). Saved is the tensor, of which both are
-made again.
+made again. Nor is a concatenation saved of which a part is there: a weight's gradient reads the parts, and forward need not
+write it (nerf's layers were three chains for that).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ TIMES_LARGER = 4
 """Than both factors together a product is at least, where its result is made again."""
 LEAST = 1 << 20
 """Elements of such a result."""
+GATHERS = (aten.index.Tensor, aten.index_select.default, aten.gather.default, aten.embedding.default)
 
 
 def partitioned(joint: fx.GraphModule, inputs: Sequence[Any], **given: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -39,6 +41,7 @@ def partitioned(joint: fx.GraphModule, inputs: Sequence[Any], **given: Any) -> t
     from kitsune_mlir.dynamo.kept_bases import keep_bases  # what it needs takes a while to import, and kept graphs do not
 
     recompute_scores(joint.graph)
+    recompute_joined(joint.graph)
     with views_made_again():
         forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)
     keep_bases(forward, backward, given["num_fwd_outputs"])
@@ -51,10 +54,7 @@ def recompute_scores(graph: fx.Graph) -> int:
     Scores are a product's result that is much larger than its factors, with an exponential of it, and which ends, by maps
     and sums of rows, in another product.
     """
-    backward: set[fx.Node] = set()
-    for node in graph.nodes:
-        if (node.op == "placeholder" and "tangents" in node.name) or backward.intersection(node.all_input_nodes):
-            backward.add(node)
+    backward = _backward(graph)
     found = 0
     for node in graph.nodes:
         if node.target is torch.ops.kitsune.attention_keep.default:  # made of a seed, where it is read
@@ -68,6 +68,51 @@ def recompute_scores(graph: fx.Graph) -> int:
                 one.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
                 one.meta["ac_graph_id"] = 0
     return found
+
+
+def recompute_joined(graph: fx.Graph) -> int:
+    """Mark concatenations as made again of which a part is an input, or is read by the backward for something else; how many.
+
+    Parts that were gathered are not gathered again, so a concatenation with such a part is saved.
+    """
+    backward, found = _backward(graph), 0
+    for node in graph.find_nodes(op="call_function", target=aten.cat.default):
+        parts = [_source(part) for part in node.all_input_nodes]
+        if node in backward or any(part.target in GATHERS for part in parts):
+            continue
+        if any(part.op == "placeholder" or _is_read_otherwise(part, node, backward) for part in parts):
+            node.meta["recompute"], node.meta["ac_graph_id"] = CheckpointPolicy.MUST_RECOMPUTE, 0
+            found += 1
+    return found
+
+
+def _backward(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes that depend on tangents."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        if (node.op == "placeholder" and "tangents" in node.name) or found.intersection(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _source(node: fx.Node) -> fx.Node:
+    """What a node is a view of."""
+    while isinstance(node.target, torch._ops.OpOverload) and node.target.is_view:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _is_read_otherwise(node: fx.Node, joined: fx.Node, backward: set[fx.Node]) -> bool:
+    """Whether the backward reads a node, or what maps make of it, but for what is `joined`."""
+    seen, pending = {joined}, [node]
+    while pending:
+        for user in pending.pop().users:
+            if user in backward:
+                return True
+            if user not in seen and user.op == "call_function" and _is_map(user):
+                seen.add(user)
+                pending.append(user)
+    return False
 
 
 def _elements(node: fx.Node) -> int:
