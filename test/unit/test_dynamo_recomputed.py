@@ -43,6 +43,17 @@ def relus(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.linear(F.relu(F.linear(F.relu(F.linear(q, k[0])), v[0].mT)), k[0])
 
 
+def skipped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """A layer of what a layer made, and of its input."""
+    return F.linear(torch.cat([F.relu(F.linear(q, k[0])), q], -1), torch.cat([k[1], v[0]], -1)[:, :1].expand(-1, 112))
+
+
+def gathered(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """A layer of rows that are looked up, and of others."""
+    rows = torch.arange(95, -1, -1)
+    return F.linear(torch.cat([q[0][rows], v[0]], -1), k[0][:, :1].expand(-1, 32))
+
+
 def elements(value: Tensor) -> Any:
     return value.numel()
 
@@ -125,5 +136,18 @@ def test_what_a_weight_gradient_reads_says_which_numbers_of_a_relu_are_positive(
     wanted = torch.autograd.grad(relus(*args).square().sum(), args)
     torch._dynamo.reset()
     found = torch.autograd.grad(torch.compile(relus, backend=kitsune)(*args).square().sum(), args)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_joined_from_what_is_there_is_not_saved() -> None:
+    """But for rows that would be looked up again."""
+    args, joined, looked_up = arguments(), 3 * 96 * 112, 96 * 32
+    plain, ours = (saved(skipped, args, by) for by in (min_cut_rematerialization_partition, recomputed.partitioned))
+    assert joined in plain and joined not in ours
+    assert looked_up in saved(gathered, args, recomputed.partitioned)
+    wanted = torch.autograd.grad(skipped(*args).square().sum(), args)
+    torch._dynamo.reset()
+    found = torch.autograd.grad(torch.compile(skipped, backend=kitsune)(*args).square().sum(), args)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
