@@ -148,11 +148,8 @@ MMA_SUSTAINED_RATE = Rate(3.05e6, "multiply-add/us", "2026-11-22", MMA_FIT, "the
 MMA_SUSTAINED_AFTER = Rate(40.0, "us", "2026-11-21", MMA_FIT, "of products after which the limits of power and L2 show")
 MMA_CHUNK_LEAST = Rate(0.16, "us", "2026-11-22", MMA_FIT, "of the smallest chunk: barriers, and starting loads and products")
 MMA_LOAD_RATE = Rate(1.08e5, "B/us", "2026-11-22", MMA_FIT,
-    "that a multiprocessor takes from L2, about the same with 96 busy ones as with 132: 64 a cycle. (What comes in is the "
-    "same with a multicast to the blocks of a cluster, which was not tried.)")
+    "that a multiprocessor takes from L2, about the same with 96 busy ones as with 132: 64 a cycle")
 MMA_SUSTAINED_LOADS = Rate(1.15e7, "B/us", "2026-11-22", MMA_FIT, "that all multiprocessors together take from L2, for long")
-MMA_CLUSTERED = RateTable({2: 1.0, 4: 128 / 132}, "share", "2026-11-28", "the vendor's figures",
-    "of the multiprocessors that clusters of so many blocks can be on")
 MMA_OVERLAP_LOSS = Rate(0.1, "share", "2026-11-22", MMA_FIT,
     "of products, loads or DRAM, whichever take less time, that is not hidden behind the others")
 MMA_DRAM_RATE = Rate(3.9e6, "B/us", "2026-11-22", MMA_FIT,

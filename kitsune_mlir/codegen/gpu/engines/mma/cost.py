@@ -31,8 +31,8 @@ __all__ = [
 CHUNK_BYTES = 128
 LINE_BYTES = 128
 """Of L2."""
-CLUSTERS = (2, 4)
-"""Blocks that may have an operand in common."""
+CLUSTERS = (2,)
+"""Blocks that may have an operand in common. (Of four, an H200 runs 30 clusters at a time: 12 multiprocessors have none.)"""
 CLUSTER_LOSS = 1.05
 """How much longer clusters are said to take than the model has it: blocks wait for each other, which pays where much is won."""
 HELD_BYTES = 24 << 20
@@ -93,18 +93,18 @@ class Work:
     cluster: int = 1
 
     def usable(self, workers: int) -> int:
-        """Of so many multiprocessors those that have a block: the parts of the machine that clusters stay in have 16 or 18."""
-        return workers if self.cluster == 1 else int(workers * rates.MMA_CLUSTERED[self.cluster]) // self.cluster * self.cluster
+        """Of so many multiprocessors those that have a block."""
+        return workers // self.cluster * self.cluster
 
     def chunk(self, busy: int) -> tuple[float, float]:
         """Microseconds of one chunk, at first and for long, while `busy` blocks work."""
         # tf32 has half the rate of 16-bit types, and half as many elements a chunk.
         products = self.rows * self.cols * (CHUNK_BYTES // 2) * self.steps
         bytes = (self.rows + self.cols) * CHUNK_BYTES
+        asked = self.lines * LINE_BYTES or bytes
         least = bytes / rates.MMA_HALVING_RATE if self.steps > 1 else rates.MMA_CHUNK_LEAST
 
         first = max(least, _both(products / rates.MMA_TENSOR_RATE, bytes / rates.MMA_LOAD_RATE))
-        asked = (self.lines or self.rows + self.cols) * LINE_BYTES
         return first, max(first, _both(products / rates.MMA_SUSTAINED_RATE, asked * busy / rates.MMA_SUSTAINED_LOADS))
 
 
@@ -126,6 +126,8 @@ def microseconds(work: Work, pieces: int, workers: int, whole: int = 0) -> float
     alone, waves = whole // workers, -(-count // workers)
     chunks = alone * work.chunks + waves * -(-work.chunks // pieces)
     fast, slow = work.chunk(workers if whole else min(count, workers))
+    if work.lines > work.rows + work.cols and chunks * slow > rates.MMA_SUSTAINED_AFTER:
+        fast = slow  # L2 is slow from the beginning; short ones were not measured
     time = chunks * fast
     if time > rates.MMA_SUSTAINED_AFTER:
         time = rates.MMA_SUSTAINED_AFTER + (chunks - rates.MMA_SUSTAINED_AFTER / fast) * slow
