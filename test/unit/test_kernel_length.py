@@ -14,7 +14,14 @@ from kitsune_mlir.codegen.gpu.backend.cubin import Cubin
 from kitsune_mlir.codegen.gpu.compile import Made, compile_gpu, compile_launches
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel import executor, length
-from kitsune_mlir.codegen.gpu.kernel.length import LongKernel, check_parameters, launches_within, limited, operations_by_place
+from kitsune_mlir.codegen.gpu.kernel.length import (
+    LongKernel,
+    check_parameters,
+    launches_within,
+    limited,
+    operations_by_place,
+    operations_of,
+)
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import AssemblyTimeout
 from test.unit.test_launches import program
@@ -54,6 +61,7 @@ def test_operations_are_counted_where_they_stand() -> None:
                 ir.Operation.create("arith.constant", [ir.IndexType.get()], attributes=zero(), loc=ir.Location.name(name))
         found = operations_by_place(module.operation)
     assert found == {'loc("a")': 2, 'loc("b")': 1, 'loc("outer")': 1}
+    assert operations_of(module.operation) == found.total()
 
 
 def _tasks(most: int) -> list[list[str]]:

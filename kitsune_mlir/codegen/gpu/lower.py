@@ -13,7 +13,7 @@ from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision, Executor, build
 from kitsune_mlir.codegen.gpu.kernel.footprint import Footprint
 from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches, launches_of, mark_first
-from kitsune_mlir.codegen.gpu.kernel.length import LongKernel, launches_within, operations_by_place
+from kitsune_mlir.codegen.gpu.kernel.length import LongKernel, launches_within, operations_by_place, operations_of
 from kitsune_mlir.codegen.gpu.kernel.live import tell_ends
 from kitsune_mlir.codegen.gpu.kernel.schedule import planned_for
 from kitsune_mlir.codegen.gpu.kernel.spatial.lower_queues import lower_queues
@@ -76,9 +76,9 @@ def _check_length(executor: Executor, name: str, options: KernelOptions) -> None
     schedule, most = executor.needs.schedule, options.most_operations
     if not most or options.requests > 1 or not executor.needs.placement.everywhere or len(schedule.runs) < 2:
         return
-    places = operations_by_place(executor.module.operation)
-    if (total := places.total()) <= most:
+    if (total := operations_of(executor.module.operation)) <= most:
         return
+    places = operations_by_place(executor.module.operation)
     firsts = [schedule.plans[schedule.runs[members[0]][0]].task.name for members in schedule.bodies]
     with executor.module.context:
         lengths = [max(1, places[str(ir.Location.name(first))]) for first in firsts]

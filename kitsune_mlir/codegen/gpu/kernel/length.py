@@ -22,7 +22,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.errors import CompileError
 
-__all__ = ["LongKernel", "check_parameters", "launches_within", "limited", "operations_by_place"]
+__all__ = ["LongKernel", "check_parameters", "launches_within", "limited", "operations_by_place", "operations_of"]
 
 MANY_STAGES, MOST_OF_MANY = 96, 16_000
 """A program of more stages has kernels of at most so many operations, where they could be several."""
@@ -46,6 +46,19 @@ def limited(options: KernelOptions, stages: int) -> KernelOptions:
     """Options for the kernels of a program of so many stages."""
     most = min(options.most_operations, MOST_OF_MANY) if stages > MANY_STAGES else options.most_operations
     return dataclasses.replace(options, most_operations=most)
+
+
+def operations_of(module: ir.Operation) -> int:
+    """How many operations there are, the module among them. (Places take far longer: each is written as text.)"""
+    found, advance = 0, ir.WalkResult.ADVANCE
+
+    def visit(_: ir.Operation) -> ir.WalkResult:
+        nonlocal found
+        found += 1
+        return advance
+
+    module.walk(visit)
+    return found
 
 
 def operations_by_place(module: ir.Operation) -> Counter[str]:
