@@ -29,6 +29,7 @@ from kitsune_mlir.passes.normalization.outer_products import multiply_outer
 from kitsune_mlir.passes.normalization.own_rows import index_own_rows
 from kitsune_mlir.passes.normalization.positions import part_positions
 from kitsune_mlir.passes.normalization.scalar_parts import part_scalars
+from kitsune_mlir.passes.normalization.sliced_maps import slice_before_maps
 from kitsune_mlir.passes.normalization.sliced_repeats import slice_before_repeating
 from kitsune_mlir.passes.normalization.splat_factors import sum_beside_splats
 from kitsune_mlir.passes.normalization.unit_moves import reshape_unit_moves
@@ -308,6 +309,7 @@ class Normalize(Pass):
             part_scalars(module)
             reshape_unit_moves(module)
             slice_before_repeating(module)
+            slice_before_maps(module)
             sum_beside_splats(module)
             fold_movement(module)
             multiply_outer(module)
