@@ -8,6 +8,7 @@ compute in f32 where the tensors are bf16 or f16, and round once at the end, as 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -109,13 +110,22 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return x if bias is None else x + widened(bias)
 
 
+FEW = 8
+"""Elements of a layer norm's row up to which the first one is subtracted from all, as they may be equal: their sum is rounded,
+and what the mean then differs from them would be divided by the root of `eps`."""
+
+
 def _layer_norm(
     x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    wide = widened(x)
-    mean, var = _moments(wide, list(range(x.ndim - len(shape), x.ndim)), 0)
+    wide, dims = widened(x), list(range(x.ndim - len(shape), x.ndim))
+    first = None
+    if 1 < math.prod(shape) <= FEW:
+        first = functools.reduce(lambda part, dim: part.narrow(dim, 0, 1), dims, wide)
+        wide = wide - first
+    mean, var = _moments(wide, dims, 0)
     scale = torch.rsqrt(var + eps)
-    return _affine((wide - mean) * scale, weight, bias).to(x.dtype), mean, scale
+    return _affine((wide - mean) * scale, weight, bias).to(x.dtype), mean if first is None else mean + first, scale
 
 
 def _group_norm(
