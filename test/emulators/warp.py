@@ -8,22 +8,69 @@ import ml_dtypes
 import numpy as np
 from torch_mlir import ir
 
+from test.emulators.block import Race
 from test.emulators.kernel import SHIFT
 from test.emulators.vector import VectorBlock
 
+SEVERAL, ORDERED = -100_000, -1_000
+"""Less a warp's number: who touched a byte, if several of its threads, or any before the warp met."""
+
 
 class Warps(VectorBlock):
-    """With products of warps and `cp.async`, which copies at once."""
+    """With products of warps and `cp.async`, which copies at once; where a warp meets, its accesses are ordered."""
+
+    def _touch(self, space, at, mask, writes):
+        if space is not self.machine.spaces[(self.shared >> SHIFT) - 1]:
+            return
+        threads = np.repeat(np.arange(self.threads)[mask], at.shape[1])
+        places, warps = at.reshape(-1), threads // 32
+        writer, reader = space.writer[places], space.reader[places]
+        if ((space.written[places] == self.phase) & (writer != threads) & (writer != ORDERED - warps)).any():
+            raise Race("shared memory that another thread wrote since the last barrier")
+        others = (space.read[places] == self.phase) & (reader != threads)
+        if writes and (others & (reader != ORDERED - warps)).any():
+            raise Race("a write to shared memory that another thread read since the last barrier")
+        if writes:
+            space.writer[places], space.written[places] = threads, self.phase
+            return
+        same = (reader == SEVERAL - warps) | (reader == ORDERED - warps) | (reader // 32 == warps)
+        mine = np.where(others, np.where(same, SEVERAL - warps, -1), threads)
+        space.reader[places], space.read[places] = mine, self.phase
+        last = space.reader[places]  # of several threads at once
+        within = (last // 32 == warps) | (last == SEVERAL - warps)
+        space.reader[places[(last != mine) & within]] = (SEVERAL - warps)[(last != mine) & within]
+        space.reader[places[(last != mine) & ~within | (mine == -1)]] = -1
+
+    def _meet(self, mask):
+        """Warps' accesses until now come before those that follow."""
+        space = self.machine.spaces[(self.shared >> SHIFT) - 1]
+        warps = np.unique(np.flatnonzero(mask) // 32)
+        for who, when in ((space.writer, space.written), (space.reader, space.read)):
+            for warp in warps:
+                here = (when == self.phase) & ((who // 32 == warp) | (who == SEVERAL - warp))
+                who[here] = ORDERED - warp
 
     def simple(self, op, operands, mask):
+        if op.name in ("nvvm.shfl.sync", "nvvm.match.sync", "nvvm.vote.sync"):
+            warps = mask.reshape(-1, 32)
+            assert (warps.all(1) | ~warps.any(1)).all(), f"a warp of which not every lane reaches {op.name}"
         if op.name == "nvvm.mma.sync":
             return self.product(operands, re.findall(r"<(\w+)>", str(op.attributes["multiplicandAPtxType"]))[0])
         if op.name == "nvvm.vote.sync" and "ballot" in str(op.attributes["kind"]):
             bits = (operands[1] & mask).reshape(-1, 32).astype(np.uint64) << np.arange(32, dtype=np.uint64)
             return np.repeat(bits.sum(1).astype(np.uint32).view(np.int32), 32)
+        if op.name == "nvvm.match.sync":
+            values = operands[1].reshape(-1, 32)
+            same = (values[:, :, None] == values[:, None, :]) & mask.reshape(-1, 1, 32)
+            bits = (same.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(2)
+            return bits.astype(np.uint32).view(np.int32).reshape(-1)
+        if op.name == "math.ctpop":
+            return np.bitwise_count(operands[0].view(np.uint32)).astype(np.int32)
         if op.name == "nvvm.ldmatrix":
             return self.matrices(op, operands[0], mask)
-        if op.name in ("nvvm.prefetch", "nvvm.bar.warp.sync"):
+        if op.name == "nvvm.bar.warp.sync":
+            return self._meet(mask)
+        if op.name == "nvvm.prefetch":
             return None
         if op.name == "nvvm.shfl.sync" and "idx" in str(op.attributes["kind"]):
             return operands[1][(np.arange(self.threads) & ~31) + (operands[2] & 31)]
