@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch_mlir import ir, passmanager
 from torch_mlir.dialects import arith, bufferization, linalg, memref
 
+from kitsune_mlir.codegen.host.sorting import merge_sorts
 from kitsune_mlir.dialects.deep import Steps, evaluate
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.verify import operations_named
@@ -63,6 +64,7 @@ def bufferize(module: ir.Operation) -> None:
             prepare_stores(op)
         else:
             _restrict(op)
+    merge_sorts(module)
     run_passes(module, BUFFERIZE)
 
 
