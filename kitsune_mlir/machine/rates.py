@@ -260,6 +260,7 @@ class EngineRates:
         gather: seconds that a tile takes longer whose addresses are read from memory first.
         f32_tensor: share of `tensor` that products of f32 numbers reach, each as several of TF32 numbers.
         halving_rate: bytes a second of their operands that it takes apart; 0: as many as come.
+        sine: times the work that a sine or cosine is beside products, whose instructions it takes the place of.
         date, source, device: as for `Rate`.
     """
 
@@ -277,6 +278,7 @@ class EngineRates:
     gather: float = GATHER
     f32_tensor: float = 1.0
     halving_rate: float = 0.0
+    sine: float = 1.0
     date: str = "2026-11-21"
     source: str = ZOO_FIT
     device: str = DEVICE
@@ -309,7 +311,7 @@ SIMULATED: dict[str, EngineRates] = {
     "simt": dataclasses.replace(ENGINES["simt"], turn=0.1e-6, overlaps=0.9, gather=0.3e-6, **_OPERATORS),
     "scatter": dataclasses.replace(ENGINES["scatter"], turn=0.1e-6, overlaps=0.9, **_OPERATORS),
     "conv": dataclasses.replace(ENGINES["conv"], tensor=0.65, f32_tensor=0.6, **_OPERATORS),
-    "chain": dataclasses.replace(ENGINES["chain"], overlaps=0.8, **_OPERATORS),
+    "chain": dataclasses.replace(ENGINES["chain"], overlaps=0.8, sine=2.0, **_OPERATORS),
 }
 """What the simulator takes in place of `ENGINES`, by which modes are chosen: those choices were measured, and stay."""
 

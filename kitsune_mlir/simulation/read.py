@@ -138,7 +138,7 @@ def _task(
 ) -> SimTask:
     tiles = math.prod(task.extents)
     every = Points.every(task.extents)
-    counted = count((op.operation for op in task.op.regions[0].blocks[0].operations), rates.SIMULATED_WEIGHTS)
+    counted = count((op.operation for op in task.op.regions[0].blocks[0].operations), _weights(choice.engine))
     accesses = (*task.fetches, *task.accesses)
     touches = [_touch(task, access, counted, tiles, access.region.buffer.argument in made) for access in accesses]
     if traits_of(choice.engine).windows and counted.layers == 1:
@@ -190,6 +190,12 @@ def _task(
         ahead_bytes=min(RING_BYTES, weights) if traits_of(choice.engine).loads_ahead else 0.0,
         follows_on=follows_on,
     )
+
+
+def _weights(engine: str) -> dict[str, float]:
+    """Of scalar operations, in code of an engine."""
+    own = rates.SIMULATED.get(engine, traits_of(engine).rates)
+    return {name: own.sine * n if name in ("math.sin", "math.cos") else n for name, n in rates.SIMULATED_WEIGHTS.items()}
 
 
 def _row_waits(task: Task, tiles: int, counters: Mapping[Semaphore | Ring, int]) -> list[SimWait]:
