@@ -18,7 +18,7 @@ from kitsune_mlir.runtime.cuda_sequence import CudaSequence
 from kitsune_mlir.runtime.driver import Device, call, capture_id, written_apart
 from kitsune_mlir.runtime.launch import library
 from kitsune_mlir.runtime.manifest import REQUEST_HEADER
-from kitsune_mlir.runtime.tensormap import encode
+from kitsune_mlir.runtime.tensormap import encoder
 from kitsune_mlir.runtime.timeline import Timeline
 
 __all__ = ["CudaRequestKernels", "CudaRequests"]
@@ -78,11 +78,14 @@ class _Maps(dict[int, bytes]):
     def __init__(self, description: dict[str, Any], offset: int):
         super().__init__()
         self._description, self._offset = description, offset
+        self._encode: Callable[[int], Any] | None = None
 
     def __missing__(self, start: int) -> bytes:
         if len(self) >= KEPT_MAPS:
             self.clear()
-        encoded = encode(self._description, start + self._offset)
+        if self._encode is None:
+            self._encode = encoder(self._description)
+        encoded = self._encode(start + self._offset)
         found = self[start] = ctypes.string_at(int(encoded.getPtr()), MAP_BYTES)
         return found
 

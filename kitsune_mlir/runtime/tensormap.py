@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kitsune_mlir.errors import ArgumentError, KitsuneError, TargetError
 
-__all__ = ["DTYPES", "FILLS", "PROMOTIONS", "SWIZZLES", "encode"]
+__all__ = ["DTYPES", "FILLS", "PROMOTIONS", "SWIZZLES", "encode", "encoder"]
 
 DTYPES = {
     "i8": ("UINT8", 1),
@@ -44,17 +45,18 @@ def encode(description: dict[str, Any], address: int) -> Any:
         TargetError: `cuda-bindings` is missing.
         KitsuneError: the driver rejects the map.
     """
+    return encoder(description)(address)
+
+
+def encoder(description: dict[str, Any]) -> Callable[[int], Any]:
+    """What encodes tensor maps of a description, as `encode` does; all but the address is made ready once."""
     try:
         from cuda.bindings import driver as cu
     except ImportError as error:
         raise TargetError("launching on a GPU needs the package 'cuda-bindings'") from error
-    if address % 16:
-        raise ArgumentError(f"a tensor read by TMA starts at a multiple of 16 bytes, not at {address:#x}")
     rank = len(description["shape"])
-    status, encoded = cu.cuTensorMapEncodeTiled(
-        getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{DTYPES[description['dtype']][0]}"),
-        rank,
-        address,
+    kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{DTYPES[description['dtype']][0]}")
+    rest = (
         [cu.cuuint64_t(extent) for extent in reversed(description["shape"])],
         # A vector has no strides, but the driver wants the array to exist.
         [cu.cuuint64_t(stride) for stride in reversed(description["strides_bytes"])] or [cu.cuuint64_t(16)],
@@ -65,6 +67,13 @@ def encode(description: dict[str, Any], address: int) -> Any:
         getattr(cu.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_L2_{description.get('promotion', 256)}B"),
         getattr(cu.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{FILLS[description['fill']]}"),
     )
-    if status != cu.CUresult.CUDA_SUCCESS:
-        raise KitsuneError(f"the driver rejects the tensor map {description} at {address:#x}: {status.name}")
+
+    def encoded(address: int) -> Any:
+        if address % 16:
+            raise ArgumentError(f"a tensor read by TMA starts at a multiple of 16 bytes, not at {address:#x}")
+        status, made = cu.cuTensorMapEncodeTiled(kind, rank, address, *rest)
+        if status != cu.CUresult.CUDA_SUCCESS:
+            raise KitsuneError(f"the driver rejects the tensor map {description} at {address:#x}: {status.name}")
+        return made
+
     return encoded

@@ -5,13 +5,18 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable
 
-__all__ = ["CostModel"]
+__all__ = ["CostModel", "counts_to"]
 
 WEIGHT = 0.1
 """Of a new measurement, in the moving average."""
 
 LONG = 0.1
 """Seconds of a launch from which on larger ones are not measured at load, but extrapolated."""
+
+
+def counts_to(limit: int) -> list[int]:
+    """Numbers of requests that launches are looked at for: powers of two, and the limit."""
+    return sorted({*(1 << k for k in range(limit.bit_length())), limit})
 
 
 class CostModel:
@@ -29,7 +34,7 @@ class CostModel:
     def measured(launch: Callable[[int], float], limit: int) -> CostModel:
         """Measure by `launch(n)`, which runs n requests and gives the seconds that it took: the fastest of three."""
         counts, seconds = [], []
-        for count in sorted({*(1 << k for k in range(limit.bit_length())), limit}):
+        for count in counts_to(limit):
             launch(count)
             counts.append(count)
             seconds.append(min(launch(count) for _ in range(3)))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kitsune_mlir.runtime.named_inputs import call_of
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.signature import torch_dtype
-from kitsune_mlir.serving.cost import CostModel
+from kitsune_mlir.serving.cost import CostModel, counts_to
 from kitsune_mlir.serving.family import Family
 
 __all__ = ["families_of", "random_call"]
@@ -71,7 +71,24 @@ def _measured(family: Family) -> CostModel:
         family.finish()
         return time.perf_counter() - start
 
+    if not family.exclusive and not programs[0].device.startswith("cpu"):
+        _use_all(family, programs)
     return CostModel.measured(launch, family.batch.limit)
+
+
+def _use_all(family: Family, programs: Sequence[Program]) -> None:
+    """Have each program in launches of few and of many requests. What a launch needs of its weights, the tensor maps of each
+    kernel, is made when it comes for the first time, and takes as long as several launches."""
+    given, named = random_call(programs[0])
+    args = tuple(given)
+    for count in counts_to(family.batch.limit):
+        for first in range(0, len(programs), count):
+            some = programs[first : first + count]
+            if len(some) == 1:
+                some[0](*args, **named)
+            else:
+                family.batch([args] * len(some), some, [named] * len(some))
+            family.finish()
 
 
 def random_call(program: Program) -> tuple[list[Any], dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import struct
 import sys
 import types
@@ -80,7 +81,7 @@ def device(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F
         kept.append(ctypes.create_string_buffer(struct.pack("<Q", address) * 16, 128))
         return Map(ctypes.addressof(kept[-1]))
 
-    monkeypatch.setattr(cuda_requests, "encode", encode)
+    monkeypatch.setattr(cuda_requests, "encoder", lambda description: functools.partial(encode, description))
     seen.encoded = kept
     return seen
 

@@ -16,6 +16,7 @@ import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, BusyError, DeadlineError, KitsuneError
 from kitsune_mlir.runtime.batch import Batch
 from kitsune_mlir.runtime.program import Program
+from kitsune_mlir.serving import families
 from kitsune_mlir.serving.cost import CostModel
 from kitsune_mlir.serving.family import Family
 from kitsune_mlir.serving.requests import Request
@@ -257,6 +258,21 @@ def test_the_cost_of_launches():
     empty = CostModel([], [])
     assert empty(5) == 0 and empty.gain(1) == 0 and empty.observe(2, 0.5) == 1 and empty(4) == 1.0
     assert percentile([1, 2, 3, 4], 50) == 2 and percentile([], 99) == 0 and percentile([7], 99) == 7
+
+
+def test_each_program_is_used_in_launches_of_few_and_of_many(programs):
+    class Counted(Family):
+        def finish(self):
+            seen.append(len(seen))
+
+    seen, sizes = [], []
+    family = Counted(programs, 3)
+    run = family.batch
+    family.batch = type(
+        "Noted", (), {"limit": 3, "__call__": lambda self, *call: (sizes.append(len(call[0])), run(*call))[1]}
+    )()
+    families._use_all(family, [*programs.values()])
+    assert len(programs) == 6 and sizes == [2, 2, 2, 3, 3] and len(seen) == 11
 
 
 def test_waiting_for_company_only_while_it_pays(programs):
