@@ -51,6 +51,8 @@ BF16, F32, F64, I64 = torch.bfloat16, torch.float32, torch.float64, torch.int64
 CASES: dict[str, tuple[Callable[..., Tensor], torch.dtype, tuple[tuple[int, ...], ...]]] = {
     "gradient_64": (gradient, BF16, ((65536, 64), (65536, 64))),
     "gradient_256": (gradient, BF16, ((65536, 256), (65536, 256))),
+    "gradient_1000": (gradient, BF16, ((65536, 1000), (65536, 264))),  # two blocks load common columns once
+    "gradient_264": (gradient, BF16, ((65536, 264), (65536, 1000))),  # and common rows
     "gradient_odd": (gradient, F32, ((50001, 13), (50001, 7))),
     "gradient_129": (gradient, BF16, ((8256, 129), (8256, 40))),
     "long_rows_1": (both, BF16, ((1, 65536), (65536, 16))),
