@@ -73,12 +73,13 @@ def recompute_scores(graph: fx.Graph) -> int:
 def recompute_joined(graph: fx.Graph) -> int:
     """Mark concatenations as made again of which a part is an input, or is read by the backward for something else; how many.
 
-    Parts that were gathered are not gathered again, so a concatenation with such a part is saved.
+    Parts that were gathered are not gathered again, so a concatenation with such a part is saved. What a checkpoint has decided
+    stays.
     """
     backward, found = _backward(graph), 0
     for node in graph.find_nodes(op="call_function", target=aten.cat.default):
         parts = [_source(part) for part in node.all_input_nodes]
-        if node in backward or any(part.target in GATHERS for part in parts):
+        if node in backward or "recompute" in node.meta or any(part.target in GATHERS for part in parts):
             continue
         if any(part.op == "placeholder" or _is_read_otherwise(part, node, backward) for part in parts):
             node.meta["recompute"], node.meta["ac_graph_id"] = CheckpointPolicy.MUST_RECOMPUTE, 0

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 from torch._functorch.aot_autograd import aot_function
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.utils.checkpoint import CheckpointPolicy
 
 from kitsune_mlir.dynamo import recomputed
 from kitsune_mlir.dynamo.backend import kitsune
@@ -151,3 +152,16 @@ def test_what_is_joined_from_what_is_there_is_not_saved() -> None:
     found = torch.autograd.grad(torch.compile(skipped, backend=kitsune)(*args).square().sum(), args)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("decided", [None, CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE])
+def test_what_a_checkpoint_decides_of_a_concatenation_stays(decided: CheckpointPolicy | None) -> None:
+    graph = fx.Graph()
+    x, tangents = graph.placeholder("primals_1"), graph.placeholder("tangents_1")
+    joined = graph.call_function(torch.ops.aten.cat.default, ([x, x],))
+    graph.output((joined, graph.call_function(torch.ops.aten.mm.default, (tangents, joined))))
+    if decided is not None:
+        joined.meta |= {"recompute": decided, "ac_graph_id": 3}
+    assert recomputed.recompute_joined(graph) == (decided is None)
+    assert joined.meta["recompute"] == (decided or CheckpointPolicy.MUST_RECOMPUTE)
+    assert joined.meta["ac_graph_id"] == (0 if decided is None else 3)
