@@ -171,10 +171,9 @@ class Grouping:
         outputs = self.outputs(group)
         merged = self.space(group, outputs)
         self._tried = a, b, merged
-        small = self._small(group, merged)
         along = self.target.is_gpu and any(op.name in ALONG_ROWS for op in group)
         number = self.target.is_gpu and ends_in_numbers(self._space_of(a), self.members[b])
-        if not (merged.dims or small or along or number):
+        if not (merged.dims or along or number or self._small(group, merged)):
             return "they share no parallel dimension"
         if self.would_cycle(a, b):
             return "another stage runs between them"
@@ -206,7 +205,7 @@ class Grouping:
                 return f"too few tiles would be left ({tiles})"
         parts = [b] if self.target.is_gpu and costs_nothing(self.members[a], self.members[b]) else [a, b]
         alone, together = max(least_tiles(self._space_of(part)) for part in parts), least_tiles(merged)
-        if together < min(alone, -(-self.target.workers // 4)) and not small:
+        if together < min(alone, -(-self.target.workers // 4)) and not self._small(group, merged):
             return f"too few tiles would be left ({together})"
         needed = self._bytes_per_tile(group, merged)
         if needed > self.target.fast_bytes:
