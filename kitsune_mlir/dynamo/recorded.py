@@ -22,7 +22,7 @@ from kitsune_mlir.dynamo.report import logger
 from kitsune_mlir.dynamo.torch_api import incompatible_with_cuda_graphs
 from kitsune_mlir.runtime.results import changed
 from kitsune_mlir.runtime.weights import WeightCopies, WeightCopy
-from kitsune_mlir.sized.padded_input import KEPT
+from kitsune_mlir.sized.padded_input import KEPT, copier
 from kitsune_mlir.sized.part import storage_uses
 from kitsune_mlir.sized.taker import taker
 
@@ -34,6 +34,8 @@ MOST = 8
 """Recordings of one graph, with other weights among them."""
 
 Captured = tuple[Callable[[], None], Sequence[Any]]
+
+_POINTER = Tensor.data_ptr
 
 _MANAGED: dict[int, int] = {}
 """Where outputs of recordings lie, and how many of them do."""
@@ -65,6 +67,8 @@ class Recorded:
         copies: Callable[[], Iterable[WeightCopy]] = tuple,
     ):
         self._run, self._fixed, self._written, self._copies = run, frozenset(fixed), tuple(written), copies
+        self._take_fixed: Callable[[Sequence[Any]], Sequence[Any]] | None = None  # once arguments were seen
+        self._others: Sequence[int] = ()
         self._known: dict[tuple[Any, ...], list[_Recording]] = {}
         self._off = False
         self._lock = threading.Lock()
@@ -82,7 +86,9 @@ class Recorded:
                         return recording.replayed(args, self._written)
                 if len(recordings) < SAME and sum(map(len, self._known.values())) < MOST:
                     try:
-                        recordings.append(_Recording(self._run, args, key, self._copies))
+                        places = key[len(key) - len(self._others) :]
+                        moved = [n for n, place in zip(self._others, places, strict=True) if isinstance(place, tuple)]
+                        recordings.append(_Recording(self._run, args, moved, self._copies))
                         return recordings[-1].replayed(args, self._written)
                     except Exception as error:  # a user's model goes on, whatever cannot be recorded
                         self._off = True
@@ -92,37 +98,42 @@ class Recorded:
         return self._run(*args)
 
     def _key(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """What of inputs a recording holds for: where they lie, if they are not copied, else size and strides, or their values.
-
-        One function for all of them: each call of one takes as long again while torch.compile's hook is there.
-        """
-        fixed, key = self._fixed, []
-        for n, value in enumerate(args):
+        """What of inputs a recording holds for: where they lie, of fixed ones first; of those that are copied size and strides,
+        of others their values."""
+        take = self._take_fixed
+        if take is None:
+            stays = [n for n, value in enumerate(args) if n in self._fixed and isinstance(value, Tensor)]
+            self._others = [n for n in range(len(args)) if n not in stays]
+            take = self._take_fixed = taker(stays)
+        key: list[Any] = list(map(_POINTER, take(args)))
+        for n in self._others:
+            value = args[n]
             if isinstance(value, Tensor):
                 pointer = value.data_ptr()
-                stays = n in fixed or pointer in _MANAGED or pointer in KEPT
-                key.append(pointer if stays else (value.shape, value.stride(), value.dtype))
+                stays_here = pointer in _MANAGED or pointer in KEPT
+                key.append(pointer if stays_here else (value.shape, value.stride(), value.dtype))
             else:
                 key.append(value)
         return tuple(key)
 
 
 class _Recording:
-    """One recording, of the calls that a function makes with inputs that lie where `key` says."""
+    """One recording, of the calls that a function makes with inputs of which those with the numbers `moved` lie elsewhere in
+    each call."""
 
     def __init__(
         self,
         run: Callable[..., Any],
         args: Sequence[Any],
-        key: Sequence[Any],
+        moved: Sequence[int],
         copies: Callable[[], Iterable[WeightCopy]],
     ):
-        self._moved = [n for n, (value, place) in enumerate(zip(args, key, strict=True)) if isinstance(place, tuple)]
         inputs = list(args)
-        for n in self._moved:
+        for n in moved:
             inputs[n] = torch.empty_strided(args[n].shape, args[n].stride(), dtype=args[n].dtype, device=args[n].device)
             inputs[n].copy_(args[n])
-        self._inputs, self._take = [inputs[n] for n in self._moved], taker(self._moved)
+        self._inputs, self._take = [inputs[n] for n in moved], taker(moved)
+        self._copy = copier(self._inputs)
         self._replay, outputs = capture(run, inputs)
         self._copies = WeightCopies(list(copies()))
         # An output that is an input is the caller's own.
@@ -151,8 +162,7 @@ class _Recording:
         """The outputs for inputs."""
         self._copies.refresh()
         if self._inputs:
-            with torch.no_grad():
-                torch._foreach_copy_(self._inputs, self._take(args))  # type: ignore[attr-defined]
+            self._copy(self._take(args))
         self._replay()
         if written:
             changed([args[n] for n in written])
@@ -162,7 +172,7 @@ class _Recording:
         return handed
 
     def __del__(self) -> None:
-        for pointer in getattr(self, "_managed", ()):
+        for pointer in getattr(self, "_managed", ()) if _MANAGED else ():  # None, when the interpreter ends
             _MANAGED[pointer] -= 1
             if not _MANAGED[pointer]:
                 del _MANAGED[pointer]

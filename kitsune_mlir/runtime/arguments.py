@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.plain import shown
 
-__all__ = ["address_of", "copied_uncounted", "dense_tensor", "fixed_text", "leaf_words", "overwrite", "tensor_of"]
+__all__ = [
+    "address_of",
+    "copied_uncounted",
+    "dense_tensor",
+    "fixed_text",
+    "leaf_words",
+    "overwrite",
+    "overwrite_each",
+    "tensor_of",
+]
 
 
 def tensor_of(value: Any, name: str, shared: bool = False) -> Any:
@@ -71,6 +82,23 @@ def overwrite(over: Any, value: Any, name: str, counted: bool) -> None:
         over.copy_(value) if counted else copied_uncounted(over, value)
     except RuntimeError as error:  # such as elements that share memory
         raise ArgumentError(f"'{name}', which the model changes, cannot be overwritten: {error}") from error
+
+
+def overwrite_each(pairs: Sequence[tuple[Any, Any, str]], counted: bool) -> None:
+    """`overwrite` of several, in order; on a GPU in one launch where they lie apart: each by itself costs one."""
+    import torch
+    from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+
+    overs, values = tuple(over for over, _, _ in pairs), [value for _, value, _ in pairs]
+    memory = [one.untyped_storage()._cdata for one in (*overs, *values)]
+    alike = all(o.is_cuda and (o.dtype, o.shape, o.device) == (v.dtype, v.shape, v.device) for o, v, _ in pairs)
+    if len(pairs) > 1 and alike and len(set(memory)) == len(memory):
+        with contextlib.nullcontext() if counted else _unsafe_preserve_version_counter(overs), torch.no_grad():
+            torch._foreach_copy_(overs, values)  # type: ignore[attr-defined]
+        return
+    for over, value, name in pairs:
+        with torch.no_grad():
+            overwrite(over, value, name, counted)
 
 
 def dense_tensor(value: Any, name: str) -> Any:

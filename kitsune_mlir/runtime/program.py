@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kitsune_mlir.errors import ArgumentError, PackageError, TargetError
-from kitsune_mlir.runtime.arguments import address_of, overwrite, tensor_of
+from kitsune_mlir.runtime.arguments import address_of, overwrite_each, tensor_of
 from kitsune_mlir.runtime.batch import Batch
 from kitsune_mlir.runtime.bound import Bound, stream_of
 from kitsune_mlir.runtime.call_structure import CallStructure
@@ -294,7 +294,7 @@ class Program:
         pairs = [(w.name, at) for w, at in zip(self.signature.weights, self._weight_tensors, strict=True) if not w.recipe]
         by_name = {name: own if (own := self.weights[name]).device == placed.device else placed for name, placed in pairs}
         by_name |= {i.name: leaves[i.position] for i in self.signature.inputs}
-        out = []
+        out, late = [], list[tuple[Any, Any, str]]()
         for output in self.signature.outputs:
             if output.kind == "tensor":
                 value = results[output.index or 0]
@@ -312,13 +312,13 @@ class Program:
             with torch.no_grad():
                 over = tensor_of(by_name[output.mutates], f"input '{output.mutates}'", shared=True)
                 if output.in_place and address_of(over, "an argument") == value.data_ptr():
-                    if self._counts:
-                        changed([over])
+                    changed([over] if self._counts else [])
                     continue
-                overwrite(over, tensor_of(value, "an output"), output.mutates, self._counts)
+                late.append((over, tensor_of(value, "an output"), output.mutates))
                 for weight, placed in zip(self.signature.weights, self._weight_tensors, strict=True):
                     if weight.name == output.mutates and placed.data_ptr() not in (over.data_ptr(), value.data_ptr()):
                         placed.copy_(value)
+        overwrite_each(late, self._counts)
         return self._unflatten(out, self._out_spec)
 
     @property

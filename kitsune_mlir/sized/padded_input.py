@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kitsune_mlir.runtime.copy_kernel import ALIGNED, MOST_BYTES, MOST_COPIES, Copies, Copy
 
-__all__ = ["KEPT", "CopiedTogether", "PaddedInput"]
+__all__ = ["KEPT", "CopiedTogether", "PaddedInput", "copier"]
 
 Pieces = tuple[int, int, int, int]
 """Address, bytes of a piece, how many there are, bytes from one to the next: all of `Copy` but where they come from."""
@@ -151,6 +151,39 @@ class CopiedTogether:
                 if len(known) > MOST_PARTS:
                     known.clear()
                 known[values, place] = wholes, copies
+
+
+def copier(places: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], None]:
+    """What copies tensors of these sizes, strides and types to these places: on a GPU in one launch, where it can be."""
+
+    def one_by_one(values: Sequence[Tensor]) -> None:
+        with torch.no_grad():
+            torch._foreach_copy_(places, values)  # type: ignore[attr-defined]
+
+    sizes = [place.nbytes for place in places]
+    if not (all(one.is_cuda and one.is_contiguous() for one in places) and 0 < len(places) <= MOST_COPIES):
+        return one_by_one
+    if not all(0 < size < MOST_BYTES for size in sizes):
+        return one_by_one
+    device, known = places[0].device.index, dict[int, Copies]()
+
+    def together(values: Sequence[Tensor]) -> None:
+        sources, bits = [], 0
+        for value in values:
+            sources.append(value.data_ptr())
+            bits |= sources[-1]
+            if value.is_neg() or value.is_conj():
+                return one_by_one(values)
+        if bits % ALIGNED:
+            return one_by_one(values)
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        copies = known.get(stream)
+        if copies is None:
+            each = [(source, place.data_ptr(), n, 1, 0) for source, place, n in zip(sources, places, sizes, strict=True)]
+            copies = known[stream] = Copies(each, device, stream)
+        return copies(sources)
+
+    return together
 
 
 def _lies_plainly(arg: Tensor) -> bool:
