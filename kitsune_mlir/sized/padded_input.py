@@ -161,11 +161,11 @@ def copier(places: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], None]:
             torch._foreach_copy_(places, values)  # type: ignore[attr-defined]
 
     sizes = [place.nbytes for place in places]
-    if not (all(one.is_cuda and one.is_contiguous() for one in places) and 0 < len(places) <= MOST_COPIES):
+    if not (0 < len(places) <= MOST_COPIES and all(_on_gpu(one) and one.is_contiguous() for one in places)):
         return one_by_one
     if not all(0 < size < MOST_BYTES for size in sizes):
         return one_by_one
-    device, known = places[0].device.index, dict[int, Copies]()
+    device, known = places[0].device, dict[int, Copies]()
 
     def together(values: Sequence[Tensor]) -> None:
         sources, bits = [], 0
@@ -176,11 +176,11 @@ def copier(places: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], None]:
                 return one_by_one(values)
         if bits % ALIGNED:
             return one_by_one(values)
-        stream = torch._C._cuda_getCurrentRawStream(device)
+        index, stream, _ = _place(device)
         copies = known.get(stream)
         if copies is None:
             each = [(source, place.data_ptr(), n, 1, 0) for source, place, n in zip(sources, places, sizes, strict=True)]
-            copies = known[stream] = Copies(each, device, stream)
+            copies = known[stream] = Copies(each, index, stream)
         return copies(sources)
 
     return together
@@ -207,6 +207,10 @@ def _pieces(part: Tensor) -> Pieces | None:
     if not 0 < piece * count < MOST_BYTES or (count > 1 and pitch < piece):
         return None
     return part.data_ptr(), piece, count, pitch
+
+
+def _on_gpu(tensor: Tensor) -> bool:
+    return tensor.is_cuda
 
 
 def _place(device: torch.device) -> tuple[int, int, int]:

@@ -47,6 +47,7 @@ class Launched:
 def on_gpu(monkeypatch):
     """As on a GPU."""
     monkeypatch.setattr(padded_input, "Copies", Launched)
+    monkeypatch.setattr(padded_input, "KEPT", set())  # other tests' tensors may lie there later
     Launched.made = 0
 
 
@@ -108,3 +109,23 @@ def test_negated_and_conjugated_inputs():
     for each in ((x, x.imag.clone()), (x.conj(), x.conj().imag), (x, x.imag.clone()), (x.conj(), x.conj().imag)):
         for value, whole in zip(each, copied(together, each), strict=True):
             assert torch.equal(whole[:3], value.resolve_conj().resolve_neg())
+
+
+def test_copies_of_equal_tensors(monkeypatch):
+    """One launch for all of them, whose addresses may change; others where one is not aligned, or is a negated view."""
+    monkeypatch.setattr(padded_input, "_on_gpu", lambda tensor: True)
+    monkeypatch.setattr(padded_input, "_place", lambda device: (0, 0, 0))
+    places = [torch.zeros(3), torch.zeros(2, 5, dtype=torch.int64), torch.zeros(7, dtype=torch.bool)]
+    copy = padded_input.copier(places)
+    for turn in range(4):
+        values = [torch.randn(3), torch.randint(9, (2, 5)), torch.rand(7) > 0.5]
+        if turn == 2:
+            values[0] = torch.randn(9)[1:4]
+        if turn == 3:
+            values[0] = torch.randn(3, 2)[:, 0].to(torch.complex64).mul(1j).conj().imag
+        copy(values)
+        assert all(torch.equal(place, value) for place, value in zip(places, values, strict=True)), turn
+    assert Launched.made == 1
+    apart = padded_input.copier([torch.zeros(3, 4).t()])
+    apart([torch.ones(4, 3)])
+    assert Launched.made == 1
