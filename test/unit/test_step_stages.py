@@ -15,6 +15,7 @@ from kitsune_mlir.dialects import new_context
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.pipeline import plan
+from test.gpu.unassembled import unassembled
 from test.programs.compiled import planned_for_gpu
 
 aten = torch.ops.aten
@@ -125,3 +126,14 @@ def test_an_attention_whose_result_is_read_twice_is_stored_in_one_order(rows: in
         assert (one.double() - exact).abs().max() < 0.02 * exact.abs().max()
     written = [size for stage in program.summary["stages"] for size in stage["writes"]]
     assert sorted(written) == sorted([2 * rows * 192 * 2, 2 * rows * 192 * 2, 2 * 3 * rows * 4])
+
+
+def test_long_rows_are_read_from_shared_memory_by_several_blocks() -> None:
+    def difference(x: Tensor, target: Tensor) -> Tensor:
+        hit = torch.arange(x.shape[1]) == target[:, None]
+        return (F.softmax(x.float(), -1) - hit.float()).bfloat16()
+
+    args = torch.randn(264, 30528).bfloat16(), torch.randint(0, 30528, (264,))
+    with unassembled():
+        (task,) = kitsune_mlir.compile(difference, args, target="h200", options={"cache": False}).summary["engines"]
+    assert task["engine"] == "simt" and task["parameters"]["threads"] == 256 and not task["parameters"]["resident"]

@@ -70,6 +70,9 @@ BLOCKS_EACH = 2
 SHARED_BYTES = 220 << 10
 """What tiles in shared memory may take."""
 
+CROWDED = 3
+"""Blocks of a multiprocessor that hide each other's loads."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Overrides:
@@ -159,7 +162,8 @@ def choose_rows(
             staging = None
     softmax = any(is_softmax(graph, space, number) for number in range(levels))
     running = softmax and levels >= MANY_LEVELS and staging is None and graph.precision.approximate
-    tuning = _filled(tuning, graph, space, levels, staging is not None, short, stays, running)
+    held = SHARED_BYTES // staging.bytes if staging is not None else 0
+    tuning = _filled(tuning, graph, space, levels, held, short, stays, running)
     schedule = row_schedule(space, width, read, staging is not None, tuning, _most_threads(graph))
     schedule = dataclasses.replace(schedule, running=running and schedule.resident)
     if staging is not None:
@@ -170,9 +174,14 @@ def choose_rows(
 
 
 def _filled(
-    tuning: Overrides, graph: Graph, space: RowSpace, levels: int, staged: bool, short: bool, stays: bool, running: bool
+    tuning: Overrides, graph: Graph, space: RowSpace, levels: int, held: int, short: bool, stays: bool, running: bool
 ) -> Overrides:
-    """The choices for elements, threads and rows of a thread that were measured to be best, where `tuning` leaves them open."""
+    """The choices for elements, threads and rows of a thread that were measured to be best, where `tuning` leaves them open.
+
+    Args:
+        held: blocks of a multiprocessor that shared memory has room for; 0 where nothing goes through it.
+    """
+    staged = held > 0
     elements, threads, unroll = None, None, None
     fits = -(-space.col_count // THREADS) <= 2 * ROW_ELEMENTS
     weights = _reads_weights(graph, space)
@@ -182,6 +191,10 @@ def _filled(
         elements = ROW_ELEMENTS
     if not fits and (staged or levels == 1):
         threads = MOST_THREADS if weights else MOST_THREADS // 2
+        if held >= CROWDED and levels > 1 and not weights and space.col_count <= MOST_THREADS * ROW_ELEMENTS:
+            # In the registers of twice as many threads they would take a multiprocessor's; from shared memory three blocks
+            # read them (a softmax's gradient, 2,048 rows of 30,528 numbers of 16 bits on an H200: 66 us, 101 before).
+            threads = THREADS
     if running:
         # A warp has a row of 1,024 columns beside 64 registers a thread, so that 4,096 of these are one wave (stitch: 7.6 us
         # instead of 9.3 back to back).
