@@ -1,8 +1,4 @@
-"""Sorts of rows of any length, what is found by sorting, and searches in what is sorted, as operators that torch-mlir has.
-
-Rows of up to `WHOLE` elements are sorted as they are. Longer ones are sorted in parts, pairs of which are merged: each place of
-the result finds by bisection how many elements of the first part come before it (Green, McColl and Bader, "GPU Merge Path").
-"""
+"""Sorts, what is found by sorting, and searches in what is sorted, as operators that torch-mlir has."""
 
 from __future__ import annotations
 
@@ -12,14 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kitsune_mlir.frontend.counted_sort import counted_ends, from_keys, is_counted
 from kitsune_mlir.frontend.dtypes import worst_of
 
 __all__ = ["ORDERS", "topk"]
 
 aten = torch.ops.aten
-WHOLE = 8192
-"""Elements of a row that is sorted at once (`codegen/gpu/engines/sort/engine.py`)."""
+
 PART = 4096
 """Elements of a part of a row of which only the first few are wanted."""
 
@@ -55,33 +49,6 @@ def _bisected(bound: Tensor, most: int, holds: Callable[[Tensor], Tensor], start
     return found
 
 
-def _merged(values: Tensor, places: Tensor, descending: bool) -> tuple[Tensor, Tensor]:
-    """Sorted parts [..., 2 * m, length] two by two: [..., m, 2 * length]; of equal elements those of the first part first."""
-    *outer, parts, length = values.shape
-    pairs, where = (t.reshape(*outer, parts // 2, 2 * length) for t in (values, places))
-    k = torch.arange(2 * length, device=values.device).expand(pairs.shape)
-
-    def first(a: Tensor, b: Tensor) -> Tensor:
-        """Whether an element of the first part comes before one of the second."""
-        before = a >= b if descending else a <= b
-        if not a.dtype.is_floating_point:
-            return before
-        return before | (a != a if descending else b != b)
-
-    def taken(count: Tensor) -> Tensor:
-        """Whether the first `count` elements of the first part are among the first k."""
-        return first(torch.gather(pairs, -1, count - 1), torch.gather(pairs, -1, beside - count))
-
-    beside = length + k  # the second part's element that would be the next one, and `count`
-    low, high = (k - length).clamp(min=0), k.clamp(max=length)
-    count = _bisected(high, length, taken, low)
-    left, right = count.clamp(max=length - 1), (beside - count).clamp(max=2 * length - 1)
-    a, b = torch.gather(pairs, -1, left), torch.gather(pairs, -1, right)
-    from_first = (count < length) & ((k - count >= length) | first(a, b))
-    chosen = torch.where(from_first, left, right)
-    return torch.gather(pairs, -1, chosen), torch.gather(where, -1, chosen)
-
-
 def sort(x: Tensor, dim: int = -1, descending: bool = False) -> Any:
     """`aten.sort`, stable. torch-mlir has a lowering along the last dimension."""
     dim %= x.ndim
@@ -91,21 +58,7 @@ def sort(x: Tensor, dim: int = -1, descending: bool = False) -> Any:
     if dim != x.ndim - 1:
         values, places = sorted_(x.movedim(dim, -1), -1, descending)
         return values.movedim(-1, dim), places.movedim(-1, dim)
-    n = x.shape[-1]
-    if n <= WHOLE:
-        return NotImplemented
-    values, places = _parts(x, 1 << (-(-n // WHOLE) - 1).bit_length(), descending)
-    while values.shape[-2] > 1:
-        values, places = _merged(values, places, descending)
-    values, places = values.squeeze(-2)[..., :n], places.squeeze(-2)[..., :n]
-    return (_counted(x, descending) if is_counted(x) else values), places
-
-
-def _counted(x: Tensor, descending: bool) -> Tensor:
-    """The elements of a long row [..., n], in order: each place has the first key that ends after it."""
-    ends = counted_ends(x.reshape(-1), descending)
-    place = torch.arange(x.shape[-1], device=x.device).to(torch.int32)
-    return from_keys(_searchsorted(ends, place, out_int32=True, right=True), x, descending).reshape(x.shape)
+    return NotImplemented
 
 
 def sorted_(x: Tensor, dim: int, descending: bool = False) -> tuple[Tensor, Tensor]:

@@ -26,6 +26,9 @@ CONV_FIT = "fitted with the `conv` engine, no record was kept"
 CHAIN_FIT = "fitted with the `chain` engine, no record was kept"
 ATTENTION_FIT = "fitted with the `attention` engine, no record was kept"
 RATES = "bench/results/rates-h200.json, `python -m bench.rates run DIR`"
+SORT_FIT = "fitted to sorts of bench/breadth/operators, bench/results/bench-nvidia-h200-2026-11-23.json"
+RADIX_FIT = "fitted to random_moves_84 and op_order_argsort_vector, bench/results/bench-nvidia-h200-2026-11-28.json"
+RADIX_GUESS = "set with the `radix_sort` engine from the rates of hand-offs, no record was kept"
 RECURRENCE_GUESS = "set with the `recurrence` engine from the rates of hand-offs, no record was kept"
 SCAN_GUESS = "set with the engine, no record was kept"
 LAUNCHES_GUESS = "set with the choice of launches, no record was kept"
@@ -121,6 +124,10 @@ RECURRENT_CELL = Rate(6.0e-8, "s", "2026-11-23", RECURRENCE_GUESS, "that each th
 RECURRENT_PASS = Rate(6.0e-7, "s", "2026-11-23", RECURRENCE_GUESS, "that each further pass over rows of the batch adds")
 RECURRENT_GROUP = Rate(4.0e-7, "s", "2026-11-23", RECURRENCE_GUESS, "the same of rows that come after others in a pass")
 RECURRENT_SUM = Rate(1.5e-9, "s", "2026-11-23", RECURRENCE_GUESS, "for each partial sum of a gate")
+COMPARED = Rate(6.5, "instructions", "2026-11-28", SORT_FIT,
+    "for each element and step of a network that sorts, the places of 32 bits and less beside keys in one word")
+RADIX_MEET = Rate(1.75e-6, "s", "2026-11-28", RADIX_GUESS, "that each step of a row takes which blocks sort together")
+RADIX_ELEMENT = Rate(2.1e-9, "s", "2026-11-28", RADIX_FIT, "for each element of a block's part, in two of these steps")
 BULK_RATE = Rate(1.5, "times", "2026-11-21", "the ratio of the H200's `bulk_rate` and `cache_rate` in machine/target.py",
     "the rate of the caches at which bulk copies come from L2, where a machine's own is not known")
 GATHERED_RATE = Rate(4.0e10, "B/s", "2026-11-22", ZOO_FIT, "gathered by a chain too wide to gather beside its products")
@@ -298,6 +305,7 @@ ENGINES: dict[str, EngineRates] = {
     "ordered": EngineRates(4.0e-6, 1.0e-6, 2.0e-6, 0.7e-6, 0.1,    0.8,  0.0, 4.5e10,  3.0e10),
     "scan": EngineRates(   1.5e-6, 0.4e-6, 0.6e-6, 0.7e-6, 0.1,    0.5,  0.0, 3.0e10,  3.0e10, source=SCAN_GUESS),
     "sort": EngineRates(   3.0e-6, 0.4e-6, 2.0e-6, 0.7e-6, 0.1,    0.5,  0.0, 1.0e10,  1.0e10, source=SCAN_GUESS),
+    "radix_sort": EngineRates(3.0e-6, 0.4e-6, 2.0e-6, 0.7e-6, 0.1, 0.5,  0.0, 3.0e10,  3.0e10, source=RADIX_GUESS),
     "histogram": EngineRates(3.0e-6, 0.4e-6, 2.0e-6, 0.7e-6, 0.1,  0.5,  0.0, 3.0e10,  3.0e10, source=SCAN_GUESS),
     "pairwise": EngineRates(1.5e-6, 0.4e-6, 0.6e-6, 0.7e-6, 0.8,   0.9,  0.0, 4.5e10,  5.0e10, source=SCAN_GUESS),
     "recurrence": EngineRates(3.0e-6, 0.6e-6, 3.0e-6, 0.7e-6, 0.3, 0.5,  0.0, 6.0e10,  3.0e10, source=RECURRENCE_GUESS),

@@ -63,7 +63,7 @@ class SlowTask:
 
 def work_of_task(task: TaskView, plan: Plan) -> Work:
     """The work of a tile as `machine.stage_cost` takes it."""
-    counted = count(task.body)
+    counted = count(task.body, plan.engine)
     asked: dict[tuple[int, int], float] = {}
     whole: dict[tuple[int, int], int] = {}
     for load in task.loads:

@@ -34,6 +34,7 @@ class Work:
         tiles: how many there are.
         tensor_ops: operations of products, two for each multiply-add.
         vector_ops: other operations on elements, weighted by what they cost beside an addition.
+        compared: the same of networks that sort: what a stage takes, but needs not.
         read_bytes, write_bytes: asked for and written, atomic updates included.
         atomic_bytes: of these, updated by atomics.
         distinct_bytes: read by all tiles together, each byte once: what must come from memory at least.
@@ -53,6 +54,7 @@ class Work:
     tiles: int
     tensor_ops: float = 0.0
     vector_ops: float = 0.0
+    compared: float = 0.0
     read_bytes: float = 0.0
     write_bytes: float = 0.0
     atomic_bytes: float = 0.0
@@ -155,7 +157,7 @@ def cost_of(work: Work, target: Target, own: rates.EngineRates | None = None) ->
         poll=own.poll / clock,
         post=rates.POST / clock,
         tensor=0.0 if work.steps else work.tensor_ops / work.pieces / tensor_rate,
-        vector=work.vector_ops / work.pieces / vector_rate,
+        vector=(work.vector_ops + work.compared) / work.pieces / vector_rate,
         mixed=own.mixed,
         load=load / work.pieces,
         store=work.write_bytes / work.pieces / (own.store_rate * caches),

@@ -30,7 +30,8 @@ START_BYTES = 16384
 """Of a scatter-add's sums that one tile sets to their start."""
 
 
-_COUNTED = ("tensor_ops", "vector_ops", "levels", "layers", "steps", "step_seconds", "rows", "cols", "terms")
+SORT = "tm_tensor.sort"
+_COUNTED = ("tensor_ops", "vector_ops", "compared", "levels", "layers", "steps", "step_seconds", "rows", "cols", "terms")
 
 
 @dataclasses.dataclass
@@ -40,9 +41,10 @@ class Counted:
     Attributes:
         tensor_ops: of products, two for each multiply-add.
         vector_ops: weighted operations on elements of everything else.
+        compared: of networks that sort.
         levels: reductions one after the other.
         layers: products.
-        steps: of a recurrent layer. step_seconds, pieces: of each, and the blocks that do it.
+        steps: of what blocks do together in steps. step_seconds, pieces: of each, and these blocks.
         rows, cols, terms: of the largest product.
         element_bytes: of its operands.
         extracted: by tensor, the elements that are read from it by index.
@@ -51,6 +53,7 @@ class Counted:
 
     tensor_ops: float = 0.0
     vector_ops: float = 0.0
+    compared: float = 0.0
     levels: int = 0
     layers: int = 0
     steps: int = 0
@@ -73,16 +76,21 @@ class Counted:
         }
 
 
-def count(ops: Iterable[ir.Operation], weights: Mapping[str, float] = rates.VECTOR_WEIGHTS) -> Counted:
+def count(ops: Iterable[ir.Operation], engine: str = "", weights: Mapping[str, float] = rates.VECTOR_WEIGHTS) -> Counted:
     """Count the operations of ops on tensors (those of a stage, or of a task's tile).
 
     Args:
+        engine: who does them, some of them in steps.
         weights: of scalar operations beside an addition, by name.
     """
     found, largest = Counted(), 0.0
     for op in ops:
         if op.name == RECURRENCE:
-            _count_steps(Recurrence.of(op), found)
+            found.tensor_ops += 2.0 * Recurrence.of(op).multiply_adds
+        if op.name in (RECURRENCE, SORT) and (steps := step_of(op, engine)) is not None:
+            found.steps, found.step_seconds, found.pieces = steps.count, steps.seconds, steps.blocks
+        elif op.name == SORT:
+            found.compared += _sorting(op)
         if not is_generic(op):
             continue
         access = access_of(op)
@@ -108,12 +116,13 @@ def count(ops: Iterable[ir.Operation], weights: Mapping[str, float] = rates.VECT
     return found
 
 
-def _count_steps(what: Recurrence, found: Counted) -> None:
-    """Steps of a layer, and how long each takes, its products included."""
-    found.tensor_ops += 2.0 * what.multiply_adds
-    found.steps = what.steps
-    if (step := step_of(what.op)) is not None:
-        found.step_seconds, found.pieces = step
+def _sorting(op: ir.Operation) -> float:
+    """Operations of a network that sorts rows (Batcher's, of a power of two of elements)."""
+    shape, along = shape_of(op.results[0]), ir.IntegerAttr(op.attributes["dimension"]).value
+    levels = max(1, (shape[along] - 1).bit_length())
+    words = 1 if element_bytes(op.operands[0].type) <= 4 else 2
+    elements = math.prod(shape) // shape[along] << levels
+    return elements * levels * (levels + 1) / 2 * words * rates.COMPARED
 
 
 def _measure(op: ir.Operation, found: Counted) -> None:
@@ -134,7 +143,7 @@ def work_of_stage(stage: ir.Operation, engine: str | None = None, tile: Sequence
     space = stage_space(stage)
     grid = Grid(space, list(tile) if tile is not None else tile_sizes(stage, space))
     engine = engine or engine_of(stage, for_maps())
-    counted = count(space.ops)
+    counted = count(space.ops, engine)
     tiles = grid.tasks
     # The last tile of a dimension that tiles do not divide overlaps the one before, which is then done twice.
     share = math.prod(t / d.size for d, t in zip(space.dims, grid.tile, strict=True))
@@ -162,6 +171,7 @@ def work_of_stage(stage: ir.Operation, engine: str | None = None, tile: Sequence
         tiles=tiles,
         tensor_ops=counted.tensor_ops * share,
         vector_ops=counted.vector_ops * share,
+        compared=counted.compared * share,
         read_bytes=read,
         write_bytes=written,
         distinct_bytes=distinct,

@@ -138,7 +138,7 @@ def _task(
 ) -> SimTask:
     tiles = math.prod(task.extents)
     every = Points.every(task.extents)
-    counted = count((op.operation for op in task.op.regions[0].blocks[0].operations), _weights(choice.engine))
+    counted = count((op.operation for op in task.op.regions[0].blocks[0].operations), choice.engine, _weights(choice.engine))
     accesses = (*task.fetches, *task.accesses)
     touches = [_touch(task, access, counted, tiles, access.region.buffer.argument in made) for access in accesses]
     if traits_of(choice.engine).windows and counted.layers == 1:

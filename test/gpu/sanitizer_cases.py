@@ -142,14 +142,18 @@ CASES: dict[str, Case] = {
     "recurrence_counted": recurrent(nn.LSTM, 40, 5, 20),
     "recurrence_passes": recurrent(nn.GRU, 1000, 4, 64),
     "sort": function("sort", lambda x: torch.sort(x, -1), matrices((7, 129))),
-    "sort_blocks": function(
-        "sort", lambda x: torch.sort(x, dim=-1, descending=True, stable=True), matrices((3, 5000), dtype=BF16)
-    ),
-    "sort_counted": function(
-        "scatter", lambda x: torch.sort(x, descending=True).values, matrices(((1 << 16) + 129,), dtype=BF16)
-    ),
+    "sort_blocks": function("sort", lambda x: torch.sort(x, dim=-1, descending=True, stable=True), matrices((80, 1500))),
     "sort_lanes": function(
-        "sort", sorted_beside_a_product, lambda: (*matrices((3, 5000))(), *matrices((64, 64), (64, 64), dtype=BF16)())
+        "sort", sorted_beside_a_product, lambda: (*matrices((80, 1500))(), *matrices((64, 64), (64, 64), dtype=BF16)())
+    ),
+    "sort_radix": function("radix_sort", lambda x: torch.sort(x, dim=-1, descending=True, stable=True), matrices((3, 5001))),
+    "sort_radix_bf16": function("radix_sort", lambda x: x.argsort(stable=True), matrices((20_001,), dtype=BF16)),
+    "sort_radix_chunks": function("radix_sort", lambda x: x.sort(stable=True), matrices((1_200_000,))),
+    "sort_radix_i64": function(
+        "radix_sort", lambda x: torch.sort(x, stable=True), lambda: (torch.randint(-(10**12), 10**12, (9999,)),)
+    ),
+    "roots": function(
+        "mma", lambda x, w: torch.sqrt((x @ w) ** 2 + 1) + torch.rsqrt(x @ w + 70), matrices((300, 136), (136, 72), dtype=BF16)
     ),
     "whole_norm": function("simt", lambda x: x.norm(), matrices((300_001,))),
     "columns_in_registers": function("simt", lambda x: torch.softmax(x, 0), matrices((2048, 1000))),

@@ -34,6 +34,7 @@ BY_ENGINE = {
     "ordered": ("ordered",),
     "pairs": ("pairs",),
     "pairwise": ("pairwise",),
+    "radix_sort": ("sort_radix",),
     "recurrence": ("recurrence",),
     "scan": ("scan_pieces",),
     "scatter": ("scatter", "scatter_largest"),

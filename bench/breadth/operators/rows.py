@@ -156,6 +156,15 @@ def _orders() -> list[BenchCase]:
             for case in table("order", modes, [numbers(50, 1024, 1024)], [numbers(9, *SMALL)], ["f32"])
         ),
         *table("order", {"sort_vector": lambda x: x.sort().values, "top_vector": lambda x: x.topk(16).values}, long, short),
+        *table("order", {"argsort_vector": lambda x: x.argsort(stable=True)}, long, (20_001,)),
+        *table("order", {"sort_long": lambda x: torch.sort(x, dim=-1, stable=True)}, (16, 100_003), (3, 5000)),
+        *table(
+            "order",
+            {"sort_i64": lambda x: torch.sort(x, stable=True)},
+            [numbers(1 << 20, 1 << 20)],
+            [numbers(999, 5000)],
+            ["f32"],
+        ),
         *table("order", {"histogram": lambda x: torch.histc(x, 64, -3, 3)}, LONG, SHORT, ["f32"]),
         *table("order", {"counts": counts}, [count], [few], ["f32"]),
         *table("order", {"search": torch.searchsorted}, [edges, (values,)], [edges, (129,)]),

@@ -26,7 +26,8 @@ from kitsune_mlir.codegen.gpu.engines.scatter.deterministic import OrderedEngine
 from kitsune_mlir.codegen.gpu.engines.scatter.engine import ScatterEngine
 from kitsune_mlir.codegen.gpu.engines.simt.engine import SimtEngine
 from kitsune_mlir.codegen.gpu.engines.sort.engine import SortEngine
-from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.engines.sort.radix_sort import RadixSortEngine
+from kitsune_mlir.codegen.gpu.interface.engine import Engine, Steps
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.dialects.iteration import Space
@@ -50,8 +51,8 @@ ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
         *(AttentionEngine(), AttentionGradientEngine(), PairsEngine(), ConvEngine(), DepthwiseEngine(), ChainEngine()),
-        *(GemvEngine(), MmaEngine(), RecurrenceEngine(), ScanEngine(), SortEngine(), HistogramEngine(), PairwiseEngine()),
-        *(ScatterEngine(), OrderedEngine(), SimtEngine(), GenericEngine()),
+        *(GemvEngine(), MmaEngine(), RecurrenceEngine(), ScanEngine(), RadixSortEngine(), SortEngine(), HistogramEngine()),
+        *(PairwiseEngine(), ScatterEngine(), OrderedEngine(), SimtEngine(), GenericEngine()),
     )
 }
 """Every engine by its name, which is what the `engine` attribute of stages and tasks says. In this order they are asked what
@@ -88,9 +89,9 @@ def adds_rows(name: str, space: Space, kind: str, dtype: str, columns: int) -> b
     return name in ENGINES and ENGINES[name].adds_rows(space, kind, dtype, columns)
 
 
-def step_of(op: ir.Operation) -> tuple[float, int] | None:
-    """Of an op that an engine does in steps: seconds of one, and the blocks that do it together (`Engine.step`)."""
-    return next((step for engine in ENGINES.values() if (step := engine.step(op)) is not None), None)
+def step_of(op: ir.Operation, name: str) -> Steps | None:
+    """How an op goes that the blocks of an engine do together in steps (`Engine.step`); None of any other op."""
+    return ENGINES[name].step(op) if name in ENGINES else None
 
 
 def registered(engine: Engine, before: str) -> AbstractContextManager[None]:

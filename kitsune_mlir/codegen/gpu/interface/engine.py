@@ -24,6 +24,7 @@ where the producing thread calls `tile.poll_by_thread()` itself, after the loads
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -39,7 +40,21 @@ from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.target import Target
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "Steps"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """An op that blocks do together in steps, after each of which they meet.
+
+    Attributes:
+        count: of the steps. seconds: that each takes, all that is done in it included.
+        blocks: that do it.
+    """
+
+    count: int
+    seconds: float
+    blocks: int
 
 
 class Engine:
@@ -57,8 +72,8 @@ class Engine:
         """
         return Decline(self.name, "no stage asks for it")
 
-    def step(self, op: ir.Operation) -> tuple[float, int] | None:
-        """Of an op that is done in steps: seconds of one, and the blocks that do it together. None where it does no such op."""
+    def step(self, op: ir.Operation) -> Steps | None:
+        """How an op goes that blocks do together in steps. None where it does no such op."""
         return None
 
     def adds_rows(self, space: Space, kind: str, dtype: str, columns: int) -> bool:

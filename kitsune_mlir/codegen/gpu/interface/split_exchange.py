@@ -44,7 +44,7 @@ class SplitExchange:
         """Count the block's partial results of a tile, on the tile's counter. After a barrier; not where `where` is false."""
         if_(self._leads(where), lambda: self.counters.post(tile + self.slot.arrivals))
 
-    def wait(self, tile: Value, count: int, where: Value | None = None) -> None:
+    def wait(self, tile: Value, count: Value | int, where: Value | None = None) -> None:
         """Wait until `count` partial results of a tile have been announced; not where `where` is false."""
         arrival = tile + self.slot.arrivals
         if_(self._leads(where), lambda: self.counters.poll(arrival, count, self.task.number))

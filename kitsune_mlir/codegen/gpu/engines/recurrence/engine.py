@@ -17,7 +17,7 @@ from kitsune_mlir.codegen.gpu.engines.recurrence.emit import emit_piece
 from kitsune_mlir.codegen.gpu.engines.recurrence.layout import Layer, Layout, layout_of
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.elements import unreadable
-from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.engine import Engine, Steps
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
@@ -64,9 +64,9 @@ class RecurrenceEngine(Engine):
             return Decline(self.name, found)
         return Offer(self.name, tuple(dim.size for dim in candidate.space.dims))
 
-    def step(self, op: ir.Operation) -> tuple[float, int] | None:
+    def step(self, op: ir.Operation) -> Steps | None:
         found = read([op], KernelOptions())
-        return None if isinstance(found, str) else (found.layout.step_seconds, found.layout.pieces)
+        return None if isinstance(found, str) else Steps(found.what.steps, found.layout.step_seconds, found.layout.pieces)
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         found = read(task.work(), options)

@@ -5,7 +5,7 @@ The task's one tile is shared by all blocks (`interface/split.py`), each of whic
 ranges of rows of the result.
 
     sort     each block sorts its part of the indices by bin, keeping their order, and leaves them in memory
-    (`scatter.stable_sort`) meet     all parts are there collect  a block brings what all parts have for its bin to shared
+    (`interface.stable_sort`) meet     all parts are there collect  a block brings what all parts have for its bin to shared
     memory, in order, and sorts it by row add      some lanes for each row of the bin add up its rows, several in flight
     (`scatter.rows`)
 
@@ -27,12 +27,12 @@ from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i32, i64, minimum, select, unpack, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes
 from kitsune_mlir.codegen.gpu.engines.scatter.rows import STAGE_BYTES, RowSums
-from kitsune_mlir.codegen.gpu.engines.scatter.stable_sort import StableSort, prefix_sums
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.split_exchange import SplitExchange
+from kitsune_mlir.codegen.gpu.interface.stable_sort import StableSort, prefix_sums
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.gpu.interface.window import BASE_ALIGN
 from kitsune_mlir.dialects.scatter_kinds import ASSIGN

@@ -6,7 +6,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, constant, element_bits, i64, is_float, select
 
-__all__ = ["word_types", "words"]
+__all__ = ["radix_key", "word_types", "words"]
 
 
 def word_types(type: ir.Type) -> tuple[str, ...]:
@@ -37,3 +37,21 @@ def _key(value: Value, bits: int, signed: bool) -> Value:
     ordered = word ^ (word.shift_right_signed(bits - 1) & ((1 << (bits - 1)) - 1))
     ordered = select(wide == 0.0, 0, ordered)
     return select(wide != wide, (1 << (bits - 1)) - 1, ordered)
+
+
+def radix_key(value: Value, descending: bool, signed: bool) -> Value:
+    """An element as an unsigned number of its width (i32, or i64) in the same order; with `descending` in the opposite one."""
+    bits = element_bits(value.type)
+    word = "i64" if bits == 64 else "i32"
+    ones = -1 if bits >= 32 else (1 << bits) - 1
+    sign = -(1 << bits - 1) if bits >= 32 else 1 << bits - 1
+    if is_float(value.type):
+        raw = cast(bitcast(value, f"i{bits}"), word, signed=False)
+        key = select((raw & sign) == 0, raw | sign, raw ^ ones)
+        key = select((raw & (1 << bits - 1) - 1) == 0, sign, key)
+        wide = cast(value, "f64" if bits == 64 else "f32")
+        key = select(wide != wide, ones, key)
+    else:
+        key = cast(value, word, signed=False)
+        key = key ^ sign if signed else key
+    return key ^ ones if descending else key

@@ -27,7 +27,7 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, i32, minimum, select
 __all__ = ["StableSort", "prefix_sums"]
 
 STEPS = 4
-"""Steps of a warp whose loads are under way together."""
+"""Steps of a warp whose loads are under way together, where nothing else is said."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,10 +37,12 @@ class StableSort:
     Attributes:
         keys: keys are in [0, keys).
         threads: of the block, that work; a multiple of 32. All threads of the block call `emit`.
+        steps: of a warp whose loads are under way together.
     """
 
     keys: int
     threads: int
+    steps: int = STEPS
 
     @property
     def warps(self) -> int:
@@ -72,6 +74,15 @@ class StableSort:
             load_entry: the key (i32; negative: the entry is left out) and whatever else belongs to entry number i32.
             put: stores an entry, as `load_entry` gave it, at a place (i32).
         """
+        sort = self._counted(shared, thread, count, load_entry)
+        if_(thread < self.threads, lambda: sort.walk(put))
+        sync_block()
+
+    def count(self, shared: Value, thread: Value, count: Value, load_entry: Callable[[Value], Sequence[Value]]) -> None:
+        """What `emit` leaves in shared memory, and no entry moves."""
+        self._counted(shared, thread, count, load_entry)
+
+    def _counted(self, shared: Value, thread: Value, count: Value, load_entry: Callable[[Value], Sequence[Value]]) -> _Sort:
         sort = _Sort(self, shared, thread, count, load_entry)
         total = self.warps * self.keys
         for_(thread, total, self.threads, lambda n: if_(thread < self.threads, lambda: store(i32(0), sort.counter(n))))
@@ -79,8 +90,7 @@ class StableSort:
         if_(thread < self.threads, lambda: sort.walk(None))
         sync_block()
         sort.places()
-        if_(thread < self.threads, lambda: sort.walk(put))
-        sync_block()
+        return sort
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +117,7 @@ class _Sort:
 
         def some(first: Value) -> None:
             entries = []
-            for number in range(STEPS):
+            for number in range(self.plan.steps):
                 at = first + (32 * number) + lane
                 inside = at < end
                 key, *rest = self.load_entry(select(inside, at, 0))
@@ -116,7 +126,7 @@ class _Sort:
                 self._step(entry, warp, lower, put)
 
         # No entry is read where there is none: then no step is made either.
-        for_(start, end, 32 * STEPS, some)
+        for_(start, end, 32 * self.plan.steps, some)
 
     def _step(
         self, entry: Sequence[Value], warp: Value, lower: Value, put: Callable[[Value, Sequence[Value]], None] | None
