@@ -41,6 +41,8 @@ class Words(nn.Module):
         super().__init__()
         self.embedding, self.position = nn.Embedding(13, 8), nn.Parameter(R(5, 8), requires_grad=False)
         self.layer = nn.TransformerEncoderLayer(8, 2, 11, dropout=0.3, activation="gelu", batch_first=True)
+        # A key's bias moves no score beside another: its gradient is rounding, of which Adam and others make whole steps.
+        self.layer.self_attn.in_proj_bias.requires_grad_(False)
         self.head = nn.Linear(8, 13)
         self.head.weight = self.embedding.weight
 
