@@ -48,7 +48,7 @@ UPSTREAM = {
     *("operandSegmentSizes", "passthrough", "targets"),
 }
 """Attributes of upstream operations that are written."""
-COPIED = {f"{PACKAGE}.codegen.host.body", f"{PACKAGE}.codegen.gpu.compile"}
+COPIED = {f"{PACKAGE}.{name}" for name in ("codegen.host.body", "codegen.gpu.compile", "passes.normalization.scalar_parts")}
 """Modules that put symbols' new names where the old ones are, or copy what another operation has."""
 
 
