@@ -31,10 +31,8 @@ def check(function, *args, **limits):
         torch.testing.assert_close(one, reference, equal_nan=True, **(limits or {"rtol": 0, "atol": 0}))
 
 
-@pytest.mark.parametrize("length, whole", todays([(1, 8), (29, 8), (7, 8), (33, 16), (500, 128)], 2))
-def test_sorts_in_parts(monkeypatch, length, whole):
-    monkeypatch.setattr(orders, "WHOLE", whole)
-
+@pytest.mark.parametrize("length", todays([1, 7, 29, 33, 500, 1025], 2))
+def test_sorts(length):
     def model(x, y, z):
         up, down = (torch.sort(t, dim=1, descending=d, stable=True) for t, d in ((x, False), (z, True)))
         return *up, *down, *torch.sort(y, dim=1, stable=True), *torch.sort(x, dim=1, descending=True, stable=True)
@@ -42,8 +40,7 @@ def test_sorts_in_parts(monkeypatch, length, whole):
     check(model, *(numbers(2, length, dtype=dtype) for dtype in (F32, I64, BF16)))
 
 
-def test_a_sort_along_the_first_dimension_of_a_slice(monkeypatch):
-    monkeypatch.setattr(orders, "WHOLE", 16)
+def test_a_sort_along_the_first_dimension_of_a_slice():
     check(lambda x: tuple(torch.sort(x[:, 1], dim=0, stable=True)), numbers(70, 2, 3))
 
 

@@ -1,5 +1,6 @@
 // One persistent kernel: every block takes tiles of the task in turn; after a tile all threads meet and one of them posts.
 // RUN: kitsune-opt %s --kitsune-to-gpu | FileCheck %s
+// RUN: kitsune-opt %s --kitsune-to-gpu=clusters=false | FileCheck %s
 
 // CHECK: gpu.module @f [#nvvm.target<chip = "sm_90a", features = "+ptx87", flags = {unroll}>] attributes {kitsune.manifest = "{{.*}}"}
 // CHECK: llvm.func @f(%{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>) attributes {nvvm.kernel

@@ -143,9 +143,9 @@ func.func @sort(%x: tensor<64x100xf32>) -> tensor<64x100xf32> {
 
 // -----
 
-// Rows that no block holds are the generic engine's.
+// Rows that no block holds are sorted by all blocks together.
 // CHECK-LABEL: func.func @sort_of_long_rows(
-// CHECK: }) {engine = "generic", sym_name = "sort_0", tile = array<i64: {{[0-9]+}}>}
+// CHECK: }) {engine = "radix_sort", sym_name = "sort_0", tile = array<i64: 1>}
 func.func @sort_of_long_rows(%x: tensor<64x10000xf32>) -> tensor<64x10000xf32> {
   %r = tm_tensor.sort dimension(1) outs(%x : tensor<64x10000xf32>) {
   ^bb0(%a: f32, %b: f32):
