@@ -38,15 +38,14 @@ class GroupOrder:
         """Group `a` has become part of `b`, which reads now what both did. No third one may be between them."""
         first, last = sorted((self._place.pop(a), self._place.pop(b)))
         before = self._read_by(self._reads(b), first + 1)
+        self._line[first], self._line[last] = b, None
+        self._place[b] = first
+        if not before:
+            return
         between = [g for g in self._line[first + 1 : last] if g is not None]
-        self._line[last] = None
-        line = [*(g for g in between if g in before), b, *(g for g in between if g not in before)] if before else [b]
-        if before:
-            line += [None] * (last - first - len(line))
-        for n, g in enumerate(line, first):
-            self._line[n] = g
-            if g is not None:
-                self._place[g] = n
+        line = [*(g for g in between if g in before), b, *(g for g in between if g not in before)]
+        self._line[first:last] = [*line, *[None] * (last - first - len(line))]
+        self._place.update((g, n) for n, g in enumerate(line, first))
 
     def _read_by(self, groups: Iterable[int], least: int) -> set[int]:
         """Groups from a place on that some groups are or read, themselves or through others."""
