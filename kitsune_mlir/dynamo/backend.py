@@ -67,7 +67,6 @@ def compiled_graph(
     from kitsune_mlir.dynamo.sharing import SharingGuard
     from kitsune_mlir.dynamo.torch_api import (
         aot_autograd,
-        as_inference,
         or_eager,
         saved,
         saving,
@@ -108,7 +107,7 @@ def compiled_graph(
             asked.tell(GraphReport("captured", len(gm.graph.nodes), gave_up=f"AOTAutograd: {type(error).__name__}: {error}"))
             return gm.forward
     if facts.plain is not None:
-        run = as_inference(facts.plain, facts.changing)
+        run = facts.plain
     if not training and not saving() and facts.reports and not any(report.programs for report in facts.reports):
         run = gm.forward  # not what it was taken apart into
     if kept is not None and facts.whole is not None:
@@ -192,10 +191,10 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
     from kitsune_mlir.dynamo.repeated import written_out
     from kitsune_mlir.dynamo.report import GraphReport, logger
     from kitsune_mlir.dynamo.shapes import Specialized, is_symbolic
-    from kitsune_mlir.dynamo.torch_api import boxed, compiling, is_nested_size, saving
+    from kitsune_mlir.dynamo.torch_api import as_inference, boxed, compiling, is_nested_size, saving
     from kitsune_mlir.dynamo.torch_metadata import (
         changing_outputs,
-        is_plain_call,
+        plain_call,
         regenerated,
         static_inputs,
         written_inputs,
@@ -224,7 +223,8 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
         fixed = [n for n, name in enumerate(names) if name in facts.fixed]
         graphs = asked.graphs.cudagraphs and not saving()
         symbolic = is_symbolic(gm)
-        plain = kind == "inference" and is_plain_call(asked.inputs)
+        counted = plain_call(asked.inputs) if kind == "inference" else None
+        whole = counted is not None and not facts.written
 
         def compile_static(graph: Any, sizes: str = "", same_outputs: bool = True) -> Callable[..., Any]:
             def attempt(graph: Any, compile_part: Callable[..., Any]) -> tuple[Callable[..., Any], GraphReport]:
@@ -241,7 +241,7 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
                         given = machine, asked.options, report, regenerated_here, asked.graphs, asked.rules, compile_part
                         stays, written = unrecordable(graph, same) if graphs else "", written_in(graph)
                         run = compile_graph(graph, weights, *given)
-                        facts.whole = whole_graph(run, static, report, stays) if plain and not symbolic else None
+                        facts.whole = whole_graph(run, static, report, stays) if whole and not symbolic else None
                         if stays is None:
                             facts.recorded, calls = True, run
                             run = Recorded(calls, same, written, lambda: copies_in(calls))
@@ -269,8 +269,8 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
         draws = draws_of(gm) if symbolic else None
         run = Specialized(gm, compile_static, asked.graphs) if symbolic else compile_static(gm)
         run = Drawn(run, draws) if draws is not None else run
-        if plain and not saving():
-            facts.plain, facts.changing = run, changing_outputs()
+        if counted is not None and not saving():
+            facts.plain = as_inference(run, changing_outputs(), counted)
         if saving():
             from kitsune_mlir.dynamo.saved import CompiledGraph
 

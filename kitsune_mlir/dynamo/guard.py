@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -41,8 +41,7 @@ class Facts:
         outside: whether it has operators that may do more than compute, which cannot be called just to be timed.
         reports: of its graphs, so far.
         whole: how its program is called, where it is one program and nothing else.
-        plain: what was compiled of it, where AOTAutograd would do nothing but call that; None elsewhere.
-        changing: numbers of its outputs with dimensions whose sizes change.
+        plain: calls what was compiled of it, where AOTAutograd would do no more; None elsewhere.
     """
 
     written: frozenset[int] | None = frozenset()
@@ -53,7 +52,6 @@ class Facts:
     reports: list[GraphReport] = dataclasses.field(default_factory=list)
     whole: WholeGraph | None = None
     plain: Callable[..., Any] | None = None
-    changing: Sequence[tuple[int, Collection[int]]] = ()
 
     def note(self, timed: Timed) -> None:
         """Keep a choice with the report of the graph, if there is one yet."""

@@ -80,7 +80,9 @@ def boxed(run: Callable[..., Any]) -> Callable[..., Any]:
     return make_boxed_func(call)
 
 
-def as_inference(run: Callable[..., Any], changing: Sequence[tuple[int, Collection[int]]] = ()) -> Callable[..., Any]:
+def as_inference(
+    run: Callable[..., Any], changing: Sequence[tuple[int, Collection[int]]] = (), written: Sequence[int] = ()
+) -> Callable[..., Any]:
     """A compiled inference graph as AOTAutograd calls one: without gradients, and without autocast if that is on now.
 
     Args:
@@ -91,6 +93,8 @@ def as_inference(run: Callable[..., Any], changing: Sequence[tuple[int, Collecti
     told = [(n, {*dims}) for n, dims in changing]
 
     def call(*args: Any) -> Any:
+        if written:
+            torch.autograd.graph.increment_version([args[n] for n in written])
         grad = torch.is_grad_enabled()
         if grad:
             torch._C._set_grad_enabled(False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from kitsune_mlir.errors import FrontendError
 __all__ = [
     "changing_outputs",
     "differentiable_outputs",
-    "is_plain_call",
+    "plain_call",
     "regenerated",
     "static_inputs",
     "traced_outputs",
@@ -38,20 +38,25 @@ def written_inputs(count: int) -> frozenset[int] | None:
     return found if len(infos) == count or not found else None
 
 
-def is_plain_call(count: int) -> bool:
-    """Whether all that AOTAutograd does in a call of the graph at hand is to call what was compiled, with the same inputs, of
-    which there are so many: it changes none, its outputs are new tensors, and no tensor is of a subclass."""
+def plain_call(count: int) -> Sequence[int] | None:
+    """Numbers of the inputs whose changes AOTAutograd counts in a call of the graph at hand, if all else that it does there is
+    to call what was compiled, with the same inputs, of which there are so many: changes are made in the graph, outputs are new
+    tensors, and no tensor is of a subclass. None where it does more."""
     metadata = _metadata()
     try:
-        changed = any(i.mutates_data or i.mutates_metadata or i.mutates_storage_metadata for i in metadata.input_info)
+        changed = [i for i in metadata.input_info if i.mutates_data or i.mutates_metadata or i.mutates_storage_metadata]
+        within = all(i.mutation_type.name == "MUTATED_IN_GRAPH" and not i.mutates_metadata for i in changed)
+        within = within and not any(i.mutates_storage_metadata or i.mutation_inductor_storage_resize for i in changed)
         new = all(o.output_type.name == "non_alias" and issubclass(o.raw_type, torch.Tensor) for o in metadata.output_info)
         plain = all(type(m).__name__ == "PlainTensorMeta" for m in metadata.subclass_inp_meta)
         plain = plain and all(type(m).__name__ == "PlainTensorMeta" for m in metadata.subclass_fw_graph_out_meta)
         more = metadata.tokens or metadata.num_intermediate_bases or metadata.is_rng_op_functionalized
+        more = more or metadata.num_mutated_inp_runtime_indices
         same = len(metadata.input_info) == count and metadata.grad_enabled_mutation is None
-        return same and new and plain and not changed and not more
+        counted = list(metadata.mutated_graph_handled_indices_seen_by_autograd)
+        return counted if same and new and plain and within and not more else None
     except AttributeError:  # a PyTorch that says it in other words
-        return False
+        return None
 
 
 def changing_outputs() -> list[tuple[int, Collection[int]]]:

@@ -45,13 +45,11 @@ def inverse(order: Sequence[int]) -> list[int]:
     return [list(order).index(d) for d in range(len(order))]
 
 
-def changed(tensors: Sequence[Any]) -> None:
+def changed(tensors: list[Any]) -> None:
     """Count a change of tensors whose memory a program has written, as PyTorch's own operations do."""
     import torch
 
-    counted = [tensor for tensor in tensors if not tensor.is_inference()]
-    if counted:
-        torch.autograd.graph.increment_version(counted)
+    torch.autograd.graph.increment_version(tensors)  # inference tensors, which have no count, are left out
 
 
 class Overwritten:

@@ -301,3 +301,36 @@ CASES = (
 def test_as_in_eager(case):
     want, got = eager_and_compiled(case)
     alike(got, want, 5e-2 if "autocast" in case.__name__ else 1e-5)
+
+
+class Counting(nn.Module):
+    """Keeps its last input, and how often it was called."""
+
+    def __init__(self):
+        super().__init__()
+        self.outer = nn.Linear(4, 4)
+        self.register_buffer("last", torch.zeros(2, 4))
+        self.register_buffer("calls", torch.zeros([], dtype=torch.int64))
+
+    def forward(self, x):
+        self.last.copy_(2 * x)
+        self.calls.add_(1)
+        return self.outer(x) + self.last
+
+
+def test_calls_that_change_buffers_go_around_aotautograd(monkeypatch):
+    """It would do nothing but count the changes."""
+    from torch._functorch._aot_autograd import runtime_wrappers
+
+    model, entered = Counting(), []
+    own = runtime_wrappers.call_func_at_runtime_with_args
+    monkeypatch.setattr(runtime_wrappers, "call_func_at_runtime_with_args", lambda *a, **k: entered.append(a) or own(*a, **k))
+    with torch.no_grad():
+        step = torch.compile(model, backend="kitsune", options={"guard": False})
+        for n in range(3):
+            before, x = model.last._version, R(2, 4)
+            found = step(x)
+            torch.testing.assert_close(found, model.outer(x) + 2 * x)
+            torch.testing.assert_close(model.last, 2 * x)
+            assert model.calls == n + 1 and model.last._version > before
+    assert not entered
