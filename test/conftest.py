@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
 
 import pytest
 
 from test.rotation import DAY, day, todays
+
+YOUNG = 20_000
+"""New objects after which Python looks for cycles among them; 700 if nothing is said."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,6 +33,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     }
     config.hook.pytest_deselected(items=[item for item in items if item in others])
     items[:] = [item for item in items if item not in others]
+
+
+def pytest_collection_finish() -> None:
+    """What PyTorch and the tests are made of stays: the collector of cycles need not look at it again after each test."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG, 10, 10)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,18 +1,23 @@
-"""One of two processes that train with DistributedDataParallel, in PyTorch and with this backend, and compare.
+"""Two processes that train with DistributedDataParallel, in PyTorch and with this backend, and compare.
 
-    python -m test.numerics.data_parallel RANK FILE CASE
+    python -m test.numerics.data_parallel FILE CASE
 
-FILE is what the processes find each other by. Problems are exceptions.
+FILE is what the processes find each other by. They are forked from one that has imported all they need; problems are
+exceptions, which end both.
 """
 
 import logging
+import os
+import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
+import torch._dynamo.backends.common
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn, optim
@@ -20,6 +25,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 import kitsune_mlir
+import kitsune_mlir.pipeline
 from kitsune_mlir.dynamo.report import GraphReport, logger
 
 PROCESSES, BUCKETS = 2, 2
@@ -168,12 +174,40 @@ CASES: dict[str, Callable[[], None]] = {
     "steps": steps,
 }
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
+
+def run(rank: int, file: str, case: str) -> None:
+    """One of the processes."""
     logger.addHandler(REPORTS)
     logger.setLevel(logging.INFO)
-    rank, file, case = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     dist.init_process_group("gloo", f"file://{file}", timedelta(seconds=100), PROCESSES, rank)
     CASES[case]()
     dist.destroy_process_group()
+
+
+def forked(rank: int, file: str, case: str) -> int:
+    """The number of a process that runs the case and ends, with 0 where nothing was wrong."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            run(rank, file, case)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    return child
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    running = {forked(rank, *sys.argv[1:]) for rank in range(PROCESSES)}
+    while running:
+        child, status = os.wait()
+        running.discard(child)
+        if status:
+            for other in running:
+                os.kill(other, signal.SIGKILL)
+            sys.exit(1)
     print("right")

@@ -58,6 +58,7 @@ def test_against_float64(name: str, rows: int) -> None:
     assert problems(planned_for_gpu(model, *args)(*args), exact(model, args), model(*args)) == []
 
 
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize("name", CASES)
 def test_products_stay_on_tensor_cores(name: str) -> None:
     program = kitsune_mlir.compile(Function(CASES[name]), inputs(65_536), target="sm_90a")

@@ -17,7 +17,7 @@ def on_host(case: Case):
     return model, planned_for_gpu(model, *inputs)
 
 
-@pytest.mark.parametrize("name", todays(SMALL, 10))
+@pytest.mark.parametrize("name", todays(SMALL, 6))
 def test_against_float64(name: str) -> None:
     case = CASES[name]
     model, program = on_host(case)

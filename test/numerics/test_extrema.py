@@ -100,6 +100,7 @@ def test_a_histogram_of_integers(limits: tuple[int, int]) -> None:
     torch.testing.assert_close(found.double(), torch.histc(x.double(), 10, *limits))
 
 
+@pytest.mark.rotated(1)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_all_blocks_have_a_part(dtype: torch.dtype) -> None:
     """Of what one block, or the engine that takes anything, had before."""

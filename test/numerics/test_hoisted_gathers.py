@@ -23,6 +23,7 @@ def inputs_of(edges: int, nodes: int, width: int, dtype: torch.dtype) -> tuple[t
     return torch.randn(edges, width, dtype=dtype), torch.randn(nodes, width, dtype=dtype), source, target
 
 
+@pytest.mark.rotated(1)
 @pytest.mark.parametrize("edges, nodes, width, columns", [(20000, 63, 512, 512), (20001, 7, 511, 641)])
 def test_against_float64(edges: int, nodes: int, width: int, columns: int) -> None:
     model = Edges(width, columns).to(torch.bfloat16)

@@ -29,7 +29,7 @@ def _error(got: Tensor, want: Tensor) -> float:
     return float((got.double() - want).norm() / want.norm())
 
 
-@pytest.mark.rotated(6)
+@pytest.mark.rotated(4)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [(name, torch.float32) for name in LAYERS] + [(n, torch.bfloat16) for n in ("channels_17", "long_sums", "deep_product")],

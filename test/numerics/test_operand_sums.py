@@ -37,7 +37,7 @@ CASES = {
 }
 
 
-@pytest.mark.rotated(3)
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize("name", CASES)
 def test_planned_for_the_gpu(name: str) -> None:
     model, dtype, shapes, count = CASES[name]

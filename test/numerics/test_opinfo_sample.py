@@ -22,7 +22,7 @@ NAMES = (
 OPS = [op for op in op_db if op.name in NAMES]
 
 
-@pytest.mark.rotated(20)
+@pytest.mark.rotated(14)
 @pytest.mark.parametrize("op", OPS, ids=lambda op: f"{op.name}.{op.variant_test_name}".rstrip("."))
 def test_samples(op) -> None:
     for dtype in (torch.float32, torch.int64):

@@ -66,7 +66,7 @@ def backend(graph: fx.GraphModule, args: Sequence[Any]) -> Callable[..., Any]:
     return aot_autograd(fw_compiler=compiled, decompositions=table)(graph, args)
 
 
-@pytest.mark.parametrize("name", todays(list(STEPS), 3))
+@pytest.mark.parametrize("name", todays(list(STEPS), 2))
 def test_steps(name: str) -> None:
     """Two steps: weights and all state as in float64, in one program."""
     torch._dynamo.reset()
@@ -158,7 +158,7 @@ FUSED = {
 }
 
 
-@pytest.mark.rotated(6)
+@pytest.mark.rotated(4)
 @pytest.mark.parametrize("scaled", (None, 0.0, 1.0), ids=("", "scaled", "skipped"))
 @pytest.mark.parametrize("name", FUSED)
 def test_fused(name: str, scaled: float | None) -> None:

@@ -44,6 +44,7 @@ def test_a_sort_along_the_first_dimension_of_a_slice():
     check(lambda x: tuple(torch.sort(x[:, 1], dim=0, stable=True)), numbers(70, 2, 3))
 
 
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize("k, length", [(1, 1025), (9, 100), (13, 700), (8, 1100)])
 def test_topk(monkeypatch, k, length):
     monkeypatch.setattr(orders, "PART", 256)
@@ -52,6 +53,7 @@ def test_topk(monkeypatch, k, length):
     check(lambda x: (*x.topk(k, 1), *x.topk(k, 1, False)), x)
 
 
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize("shape, dim", [((5, 31), 1), ((31, 5), 0), ((2, 3, 64), -1), ((1,), 0)])
 def test_median_kthvalue_and_mode(shape, dim):
     x = torch.rand(shape)

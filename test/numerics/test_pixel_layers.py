@@ -35,7 +35,7 @@ def engines_and_result(model: nn.Module, batch: int, height: int, width: int) ->
     return [choice["engine"] for choice in program.summary["stages"]]
 
 
-@pytest.mark.rotated(3)
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize(
     ("channels", "hidden", "batch", "height", "width"), [(16, 64, 1, 9, 11), (64, 256, 3, 7, 5), (8, 24, 2, 12, 12)]
 )
@@ -45,6 +45,7 @@ def test_products_of_rows(channels: int, hidden: int, batch: int, height: int, w
     assert engines.count("conv") == 1
 
 
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize(
     "model",
     [

@@ -20,12 +20,12 @@ from test.numerics.recorded import Model, Recorder, Value, shrunk
 from test.rotation import todays
 
 
-@pytest.mark.parametrize("seed", todays(range(30), 6))
+@pytest.mark.parametrize("seed", todays(range(30), 4))
 def test_host(seed: int) -> None:
     assert failure(drawn(seed), "host") is None
 
 
-@pytest.mark.parametrize("seed", todays(range(30, 42), 4))
+@pytest.mark.parametrize("seed", todays(range(30, 42), 3))
 def test_gpu_code(seed: int) -> None:
     with unassembled():
         assert failure(drawn(seed), "sm_90a") is None

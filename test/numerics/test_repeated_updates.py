@@ -75,7 +75,7 @@ def three_steps(make: Callable[[Any], optim.Optimizer], depth: int = 2, groups: 
     return [*model.parameters(), *state]
 
 
-@pytest.mark.parametrize("name", todays(list(OPTIMIZERS), 4))
+@pytest.mark.parametrize("name", todays(list(OPTIMIZERS), 2))
 def test_as_if_traced_for_each(name, kinds, monkeypatch):
     together = three_steps(OPTIMIZERS[name], groups=True)
     assert 0 < len(kinds) <= 4

@@ -68,6 +68,7 @@ def test_sums_of_many_are_rounded_once_on_the_host(name: str, dtype: torch.dtype
     assert beside_eager(Sums(), args, kitsune_mlir.compile(Sums(), args, target="host")(*args)) == []
 
 
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16, torch.bool], ids=str)
 def test_no_scatter_is_left_to_one_block(dtype):
     """Sums of rows and of elements are dealt out; indices that are slices, and rows that are constants, too."""

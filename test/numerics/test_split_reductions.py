@@ -39,7 +39,7 @@ def compiled(function: Callable, parts: int, *args: torch.Tensor):
     return pipeline.compile(Function(function), args, target="host", options={"passes": {PASS: f"parts={parts}"}})
 
 
-@pytest.mark.rotated(12)
+@pytest.mark.rotated(8)
 @pytest.mark.parametrize("rows", SIZES)
 @pytest.mark.parametrize("name", FLOATS)
 def test_floats(name: str, rows: int) -> None:

@@ -38,7 +38,7 @@ def inputs(rows: int) -> tuple[Tensor, ...]:
     return tuple((torch.randn(*shape) * 0.2).to(torch.bfloat16) for shape in shapes)
 
 
-@pytest.mark.rotated(2)
+@pytest.mark.rotated(1)
 @pytest.mark.parametrize(("run", "chains"), [(leading, 1), (between, 1), (returned, 2), (inside, 1)])
 def test_products_stay_on_tensor_cores(run, chains: int) -> None:
     summary = kitsune_mlir.compile(Function(run), inputs(65_536), target="sm_90a").summary
@@ -47,7 +47,7 @@ def test_products_stay_on_tensor_cores(run, chains: int) -> None:
     assert not summary["slow"]
 
 
-@pytest.mark.rotated(2)
+@pytest.mark.rotated(1)
 @pytest.mark.parametrize("run", [leading, between, returned, inside])
 def test_against_float64(run) -> None:
     model, args = Function(run), inputs(1_029)

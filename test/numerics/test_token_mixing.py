@@ -23,7 +23,7 @@ from test.rotation import todays
             (2, 8, 64, 32, 1, 0),
             (2, 7, 48, 33, 1, 2),
         ],
-        2,
+        1,
     ),
 )
 def test_values(batch: int, tokens: int, width: int, hidden: int, depth: int, products: int) -> None:

@@ -90,7 +90,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name, clip", todays(list(itertools.product(OPTIMIZERS, (False, True))), 2))
+@pytest.mark.parametrize("name, clip", todays(list(itertools.product(OPTIMIZERS, (False, True))), 1))
 def test_scaler(name: str, clip: bool) -> None:
     """The scale grows; one step meets an infinity and changes nothing but the scale; one program."""
     pair = Pair(layers(), OPTIMIZERS[name], clip=clip)

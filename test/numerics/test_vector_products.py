@@ -17,6 +17,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.rotated(5)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("form", SHAPES)
 def test_against_float64(form: str, dtype: torch.dtype) -> None:

@@ -7,9 +7,10 @@ from bench.training import Case, error_of, learned, made, measure, parameters_of
 from bench.training_cases import CASES
 
 
+@pytest.mark.rotated(1)
 @pytest.mark.parametrize("what", ["gradients", "step"])
 def test_a_case_on_the_host(what: str) -> None:
-    found = measure("mgn", what, "cpu", "f32", "small", ("eager",))
+    found = measure("dlrm", what, "cpu", "f32", "small", ("eager",))
     assert found["right"] and 0 < found["error"] < 1e-4, found
     assert found["programs"] == [1] * (2 if what == "gradients" else 1) and not found["in_pytorch"]
     assert {*found["milliseconds"]} == {"kitsune", "eager"} and found["speedup"] > 0

@@ -109,6 +109,7 @@ def test_forward_and_back(rows: int, width: int, height: int, monkeypatch: pytes
     check(*results)
 
 
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize(("rows", "width", "kind"), [(200, 512, WidePlan), (70, 320, WidePlan), (200, 128, ChainPlan)])
 def test_numbers_a_row_are_results(rows: int, width: int, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(rows)

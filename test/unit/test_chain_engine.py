@@ -356,7 +356,7 @@ EMULATED = {
 """Models and the rows of their tiles."""
 
 
-@pytest.mark.parametrize("name", todays(list(EMULATED), 6))
+@pytest.mark.parametrize("name", todays(list(EMULATED), 4))
 def test_emulated_kernels_are_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     make, height = EMULATED[name]

@@ -103,6 +103,7 @@ def test_f32_is_done_by_three_products_or_in_tf32() -> None:
     assert ways["high"].geometry.weight_bytes == ways["high"].weight_map.box_bytes
 
 
+@pytest.mark.rotated(1)
 @pytest.mark.parametrize("features, last", [(60, True), (64, False)])
 def test_wide_tiles_with_much_to_store_do_not_spill(features: int, last: bool) -> None:
     """Features that are not paired, or a result in the usual order, and a residual: scalar accesses, many addresses."""

@@ -368,7 +368,7 @@ CASES = (
 )
 
 
-@pytest.mark.rotated(11)
+@pytest.mark.rotated(7)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_as_in_eager(case):
     found = []

@@ -52,6 +52,7 @@ def backend(found: list[GraphReport], **options: Any) -> Any:
     return lambda gm, inputs: compiled_graph(gm, inputs, *asked, keep=found.append)
 
 
+@pytest.mark.rotated(1)
 @torch.no_grad()
 @pytest.mark.parametrize("dynamic, programs", [(None, 3), (True, 2)])
 def test_a_cache_that_grows(dynamic, programs):

@@ -62,7 +62,7 @@ MODELS = {
 }
 
 
-@pytest.mark.rotated(3)
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients(name, reports):
     """Three steps of training, each from the weights that the one before left."""
@@ -246,6 +246,7 @@ def alternating(many: int):
     return function
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize("size, many, options, programs", [
     (6, 1, {}, 0), (6, 1, SMALL, 5), (6, 2, {}, 4), (6, 2, {"min_part": 5}, 0), (300, 1, {}, 5), (300, 1, {"min_part": 3}, 0),
 ])  # fmt: skip

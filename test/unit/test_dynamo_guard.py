@@ -263,6 +263,7 @@ def test_random_numbers_are_as_without(theirs, times, tmp_path):
     assert times["asked"] == 2  # the graph, and what is not the drawing of numbers
 
 
+@pytest.mark.rotated(1)
 @pytest.mark.parametrize("theirs", [0.5, 2.0])
 def test_training_is_timed_with_its_backward(theirs, times, tmp_path, reports):
     times["theirs"] = theirs
@@ -349,6 +350,7 @@ def test_other_words_are_errors():
         torch.compile(lambda x: x + 1, backend="kitsune", options={"guard": "fast"})(R(3))
 
 
+@torch._inductor.config.patch(compile_threads=1)  # else it starts processes
 def test_inductor_beside(reports, tmp_path):
     model, x = nn.Sequential(nn.Linear(7, 9), nn.ReLU()), R(5, 7)
     fast = compiled(model, tmp_path, guard="inductor")

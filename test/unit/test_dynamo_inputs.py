@@ -96,6 +96,7 @@ def test_weights_are_swapped(reports):
     assert whole(reports)
 
 
+@pytest.mark.rotated(1)
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_sizes_that_change(dynamic, reports):
     model = nn.Sequential(nn.Linear(4, 7), nn.Softmax(-1))

@@ -46,7 +46,7 @@ CASES = {
 }
 
 
-@pytest.mark.rotated(6)
+@pytest.mark.rotated(4)
 @pytest.mark.parametrize("name", CASES)
 def test_numbers(name, recwarn):
     function, numbers = CASES[name]

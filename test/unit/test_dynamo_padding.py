@@ -70,7 +70,7 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.rotated(14)
+@pytest.mark.rotated(9)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name):
     torch._dynamo.reset()

@@ -61,6 +61,7 @@ def test_bytes_beside_numbers(dtype):
     run(function, lambda: (numbers(dtype),))
 
 
+@pytest.mark.rotated(1)
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
 def test_bytes_as_what_they_are_computed_in(dtype):
     def function(x):

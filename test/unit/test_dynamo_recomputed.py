@@ -115,6 +115,7 @@ def test_what_is_too_small_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 3 * 96 * 96 in saved(attention, arguments(), recomputed.partitioned)
 
 
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize("function", [attention, causal])
 @pytest.mark.parametrize("length", [7, 96])
 def test_gradients_are_eager_s(function: Callable[..., Tensor], length: int) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.compiler._cache import CacheArtifactManager
 
 from kitsune_mlir.dynamo.saved import SavedFunction
 
@@ -129,24 +130,6 @@ def test_another_backends_result_is_not_taken():
     assert not isinstance(eager._artifacts.compiled_fn, SavedFunction)
 
 
-LOADER = """
-import sys, torch
-with open(sys.argv[1], "rb") as file:
-    found = torch.compiler.load_compiled_function(file)
-x, w, y = torch.load(sys.argv[2])
-torch.testing.assert_close(found(x, w)[0], y)
-compiler = [name for name in sys.modules if name.startswith("kitsune_mlir.passes") or name == "kitsune_mlir.pipeline"]
-assert not compiler, compiler
-"""
-
-
-def test_another_process_needs_no_compiler(tmp_path):
-    x, w = R(5, 4), R(4, 3)
-    compiled(biased, x, w).save_compiled_function(str(tmp_path / "f"))
-    torch.save((x, w, biased(x, w)[0]), tmp_path / "t")
-    subprocess.run([sys.executable, "-c", LOADER, str(tmp_path / "f"), str(tmp_path / "t")], check=True)
-
-
 def test_a_damaged_program_is_a_package_error(tmp_path):
     import pickle
 
@@ -160,31 +143,45 @@ def test_a_damaged_program_is_a_package_error(tmp_path):
         SavedFunction.deserialize_compile_artifacts(bytes(data))
 
 
-ARTIFACTS = """
+OTHER = """
 import sys, torch
-from torch import nn
 from kitsune_mlir.cache.store import Store
-torch.manual_seed(0)
-model, x = nn.Sequential(nn.Linear(4, 8), nn.GELU()).eval(), torch.randn(3, 4)
+function, artifacts, tensors = sys.argv[1:]
+x, w, y, model, given = torch.load(tensors, weights_only=False)
+with open(function, "rb") as file:
+    found = torch.compiler.load_compiled_function(file)
+torch.testing.assert_close(found(x, w)[0], y)
 fast = torch.compile(model, backend="kitsune")
-if len(sys.argv) > 2:
-    with open(sys.argv[1], "rb") as file:
-        info = torch.compiler.load_cache_artifacts(file.read())
-    assert len(info.artifacts["kitsune_programs"]) == 1 == len(Store().entries()), info
+with open(artifacts, "rb") as file:
+    info = torch.compiler.load_cache_artifacts(file.read())
+assert len(info.artifacts["kitsune_programs"]) == 1 == len(Store().entries()), info
 with torch.no_grad():
-    torch.testing.assert_close(fast(x), model(x))
-data, info = torch.compiler.save_cache_artifacts()
+    torch.testing.assert_close(fast(given), model(given))
+_, info = torch.compiler.save_cache_artifacts()
 assert len(info.artifacts["kitsune_programs"]) == 1, info
-with open(sys.argv[1], "wb") as file:
-    file.write(data)
-assert ("kitsune_mlir.pipeline" in sys.modules) == (len(sys.argv) == 2)  # it was compiled in the first process only
+compiler = [name for name in sys.modules if name.startswith("kitsune_mlir.passes") or name == "kitsune_mlir.pipeline"]
+assert not compiler, compiler
 """
 
 
-def test_cache_artifacts(tmp_path):
-    for number, more in enumerate(([], ["again"])):
-        environment = {**os.environ, "KITSUNE_CACHE": "1", "KITSUNE_CACHE_DIR": str(tmp_path / str(number))}
-        subprocess.run([sys.executable, "-c", ARTIFACTS, str(tmp_path / "artifacts"), *more], check=True, env=environment)
+def test_another_process_needs_no_compiler(tmp_path, monkeypatch):
+    """For a function that is written down, and for a graph among PyTorch's artifacts of compiling."""
+    function, artifacts, tensors = (tmp_path / name for name in ("function", "artifacts", "tensors"))
+    x, w = R(5, 4), R(4, 3)
+    compiled(biased, x, w).save_compiled_function(str(function))
+    torch._dynamo.reset()
+    CacheArtifactManager.clear()
+    model, given = nn.Sequential(nn.Linear(4, 8), nn.GELU()).eval(), R(3, 4)
+    monkeypatch.setenv("KITSUNE_CACHE", "1")
+    monkeypatch.setenv("KITSUNE_CACHE_DIR", str(tmp_path / "first"))
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, backend="kitsune")(given), model(given))
+    data, info = torch.compiler.save_cache_artifacts()
+    assert len(info.artifacts["kitsune_programs"]) == 1, info
+    artifacts.write_bytes(data)
+    torch.save((x, w, biased(x, w)[0], model, given), tensors)
+    environment = {**os.environ, "KITSUNE_CACHE_DIR": str(tmp_path / "second")}
+    subprocess.run([sys.executable, "-c", OTHER, *map(str, (function, artifacts, tensors))], check=True, env=environment)
 
 
 def test_artifacts_name_no_files_elsewhere(tmp_path, monkeypatch):

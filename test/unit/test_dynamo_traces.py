@@ -1,4 +1,7 @@
-"""What torch.compile's backend says of graphs: PyTorch's structured traces, TORCH_LOGS, and options of both."""
+"""What torch.compile's backend says of graphs: PyTorch's structured traces, TORCH_LOGS, and options of both.
+
+PyTorch reads both variables when it is imported: what they do takes a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,22 @@ import pytest
 
 from kitsune_mlir.dynamo.graph_options import options_of_backend
 from kitsune_mlir.errors import ArgumentError
+from test.rotation import todays
 
-SCRIPT = """
-import torch
+QUIET = "nothing is asked for from here on"
+SCRIPT = f"""
+import logging, sys, torch
 fast = torch.compile(
-    lambda x: torch.linalg.qr(torch.relu(x) + 1)[1].abs() + 1, backend="kitsune", options={"min_part": 1, "trace_ir": LEVELS}
+    lambda x: torch.linalg.qr(torch.relu(x) + 1)[1].abs() + 1, backend="kitsune",
+    options={{"min_part": 1, "trace_ir": ["stages", "tiles"]}},
 )
 with torch.no_grad():
     fast(torch.randn(4, 4))
+    logging.getLogger("kitsune_mlir.dynamo").setLevel(logging.NOTSET)
+    print("{QUIET}", file=sys.stderr)
+    torch._dynamo.reset()
+    fast(torch.randn(4, 4))
 """
-
-
-def called(levels: list[str], **environment: str) -> str:
-    """What a process says on standard error that compiles a graph with an island."""
-    script = SCRIPT.replace("LEVELS", repr(levels))
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, **environment}, check=True
-    )
-    return done.stderr
 
 
 def artifacts(folder: Path) -> dict[str, tuple[str, bool]]:
@@ -48,20 +49,18 @@ def artifacts(folder: Path) -> dict[str, tuple[str, bool]]:
     return found
 
 
-def test_traces_for_tlparse(tmp_path):
-    said = called(["stages", "tiles"], TORCH_TRACE=str(tmp_path))
+@pytest.mark.parametrize("asked", todays(["kitsune_mlir.dynamo", "+kitsune_mlir.dynamo"], 1))
+def test_traces_for_tlparse_and_torch_logs(asked: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "TORCH_TRACE": str(tmp_path), "TORCH_LOGS": asked}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=environment, check=True)
+    said, _, quiet = done.stderr.partition(QUIET)
+    assert "inference graph of" in said and "aten.linalg_qr.default" in said
+    assert quiet and "kitsune" not in quiet
     found = artifacts(tmp_path)
     text, known = found.pop("kitsune_inference_graph")
     assert known and "2 programs" in text and "aten.linalg_qr.default" in text and "launch" in text
     names = {f"kitsune_inference_program_{n}_{level}" for n in range(2) for level in ("stages", "tiles")}
     assert set(found) == names and all("func.func" in text for text, _ in found.values())
-    assert "kitsune" not in said
-
-
-def test_the_logger_is_one_of_torch_logs():
-    for asked in ("kitsune_mlir.dynamo", "+kitsune_mlir.dynamo"):
-        said = called([], TORCH_LOGS=asked)
-        assert "inference graph of" in said and "aten.linalg_qr.default" in said
 
 
 def test_levels_that_there_are_not():

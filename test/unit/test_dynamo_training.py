@@ -250,6 +250,7 @@ def outcome(call, *given):
         return str(error)
 
 
+@pytest.mark.rotated(1)
 @pytest.mark.parametrize("check", ["norm", "variance"])
 def test_errors_that_depend_on_values_in_a_step(check):
     """One program that finds out by itself; PyTorch then raises what it always does, and nothing has changed."""

@@ -69,7 +69,7 @@ def check(model: nn.Module, program: Any, x: Tensor) -> None:
     torch.testing.assert_close(program(x), torch.utils._pytree.tree_map(Tensor.float, wanted))
 
 
-@pytest.mark.rotated(3)
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize("made", [Chosen, Mapped, Scanned])
 @pytest.mark.parametrize("rows", [1, 5])
 def test_values(made: type[nn.Module], rows: int) -> None:

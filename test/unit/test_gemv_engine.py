@@ -61,6 +61,7 @@ def test_kernels_assemble_without_spills(name: str) -> None:
     assert re.search(r"cp\.async\.bulk\.tensor\.2d[^\n]*L2::cache_hint", code.ptx)
 
 
+@pytest.mark.rotated(1)
 @pytest.mark.parametrize("rows", [40, 51, 64])
 def test_f32_of_many_rows_does_not_spill(rows: int) -> None:
     """One chunk of the sum, so no loop that would keep additions where they are."""
@@ -71,6 +72,7 @@ def test_f32_of_many_rows_does_not_spill(rows: int) -> None:
     assert not code.resources.spills and code.resources.registers < 128
 
 
+@pytest.mark.rotated(41)
 @pytest.mark.parametrize("rows", [1, 4, 7, 16, 32, 33, 64])
 @pytest.mark.parametrize("cols", [3, 8, 24, 32, 48, 96, 112, 976])
 @pytest.mark.parametrize("depth", [8, 1000, 14336])

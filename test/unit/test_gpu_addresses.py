@@ -75,6 +75,7 @@ def test_gathered_rows_are_added_to_their_targets_and_to_nothing_else(layout, fi
     assert untouched(whole)
 
 
+@pytest.mark.rotated(7)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("known", [True, False])
 def test_a_tile_that_sticks_out_is_copied_with_its_vectors(layout, known):

@@ -275,7 +275,7 @@ def test_a_plan_of_many_registers_limits_the_threads_of_others():
         assert mixed.manifest.threads == 384
 
 
-@pytest.mark.parametrize("make", todays(cases.CASES, 6), ids=lambda make: make().name)
+@pytest.mark.parametrize("make", todays(cases.CASES, 4), ids=lambda make: make().name)
 def test_cases_become_cubins(make):
     """No spills, nothing unresolved, and the program itself is left alone."""
     case = make()

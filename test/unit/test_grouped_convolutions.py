@@ -92,7 +92,7 @@ MODELS = {
 }
 
 
-@pytest.mark.rotated(2)
+@pytest.mark.rotated(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_values(name: str) -> None:
     """The GPU's plan, on the processor; then with other weights, changed in place."""

@@ -7,6 +7,7 @@ import kitsune_mlir
 from bench.sweeps import Function
 
 
+@pytest.mark.rotated(4)
 @pytest.mark.parametrize("dim", [0, 1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
 def test_values_and_places(dim, dtype):

@@ -70,7 +70,7 @@ def in_place(program: Program) -> list[str]:
 GPU = pytest.mark.parametrize("gpu", [False, True], ids=["host", "gpu-plan"])
 
 
-@pytest.mark.rotated(6)
+@pytest.mark.rotated(4)
 @GPU
 @pytest.mark.parametrize("write", ["index_copy", "index_put", "slice"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

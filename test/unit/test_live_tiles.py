@@ -220,6 +220,7 @@ def test_in_pytorch_it_changes_nothing():
     torch.testing.assert_close(graph(x, count_of(3)), want)
 
 
+@pytest.mark.rotated(4)
 @pytest.mark.parametrize(
     "change",
     [

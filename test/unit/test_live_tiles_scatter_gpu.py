@@ -37,6 +37,7 @@ def check(program: Any, args: tuple[Tensor, ...], counts: tuple[int, ...]) -> No
         torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.rotated(1)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 def test_messages_end_at_their_count(dtype: torch.dtype):
     """What makes them does no more than are counted, and nothing behind is put anywhere."""

@@ -81,6 +81,7 @@ def _planned(layer: Layer) -> MmaPlan:
     return plan.private
 
 
+@pytest.mark.rotated(7)
 @pytest.mark.parametrize("threads", [96, 64])  # 64: beside TMA, which loads other ranges
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_element_of_a_chunk_is_copied_once(context, monkeypatch, name: str, threads: int) -> None:

@@ -38,6 +38,7 @@ def data(request: pytest.FixtureRequest) -> bytes:
 DAMAGES = {name: getattr(Damage, name) for name in vars(Damage) if not name.startswith("_")}
 
 
+@pytest.mark.rotated(9)
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_a_damaged_package_is_refused_or_loads_as_it_was(data: bytes, kind: str, tmp_path: Path) -> None:
     path = tmp_path / "m.kit"

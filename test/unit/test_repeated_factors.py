@@ -32,6 +32,7 @@ SHARED: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize("name", SHARED)
 def test_a_repeated_factor_is_read_once(name: str) -> None:
     function, shapes, product = SHARED[name]

@@ -67,6 +67,7 @@ def test_a_stage_of_pairs_makes_its_vector_itself(samples, tables, widths):
     check_layers(samples, tables, widths)
 
 
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize(
     "slots, samples, widths", [(2, 100, (512, 64, 64)), (3, 70, (256, 128, 192)), (2, 50, (64, 288, 32)), (2, 90, (96, 64, 64))]
 )

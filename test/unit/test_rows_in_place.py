@@ -35,6 +35,7 @@ class Layers(nn.Module):
         return torch.sin(last(x)) + kept if self.skip else last(x)
 
 
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize(
     "model, rows, results",
     [

@@ -209,6 +209,7 @@ def test_full_lists_take_more_rounds(monkeypatch) -> None:
     np.testing.assert_array_equal(emulate(program, list(args), want), numpy_of(want))
 
 
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize(
     "columns, dtype", [(4, torch.float32), (8, torch.bfloat16), (300, torch.float32), (600, torch.bfloat16)]
 )

@@ -79,7 +79,7 @@ EMULATED = (
 )
 
 
-@pytest.mark.parametrize("name", todays(list(EMULATED), 12))
+@pytest.mark.parametrize("name", todays(list(EMULATED), 8))
 def test_right_in_bounds_aligned_and_without_races(name):
     """Every case against torch in float64; the emulator checks every access and every barrier."""
     check(CASES[name])

@@ -95,6 +95,7 @@ class Excited(nn.Module):
         return x * torch.sigmoid(self.wide(F.silu(self.narrow(x.mean((2, 3), keepdim=True)))))
 
 
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize("squeezed", [4, 8, 24])
 def test_a_gate_is_not_made_again_for_every_pixel(squeezed: int):
     torch.manual_seed(0)

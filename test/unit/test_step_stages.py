@@ -91,6 +91,7 @@ def with_a_bias(x: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> tupl
     return loss, given @ weight, (given.T @ x).float() * 2, given.float().sum(0)
 
 
+@pytest.mark.rotated(1)
 @pytest.mark.parametrize("words", [1501, 2047])
 def test_an_odd_vocabulary_has_wider_rows(words: int) -> None:
     x, weight, bias = torch.randn(1031, 24), torch.randn(words, 24), torch.randn(words)

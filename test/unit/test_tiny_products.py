@@ -9,7 +9,7 @@ from test.programs.emulated import compiled, emulated, engines
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
-@pytest.mark.rotated(5)
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize("dtype", [F32, BF16, F16], ids=str)
 @pytest.mark.parametrize(
     "a, b, equation",

@@ -58,7 +58,7 @@ def test_every_engine_has_a_case():
     assert BY_ENGINE.keys() == ENGINES.keys()
 
 
-@pytest.mark.rotated(10)
+@pytest.mark.rotated(6)
 @pytest.mark.filterwarnings("ignore::kitsune_mlir.errors.PerformanceWarning")
 @pytest.mark.parametrize("engine, name", [(engine, name) for engine, names in BY_ENGINE.items() for name in names])
 def test_the_same_ptx(engine: str, name: str, tmp_path: Path) -> None:
