@@ -60,7 +60,7 @@ def signature_of(
             if a.kind != "input"
         ),
         tuple(
-            Input(a.name, a.position or 0, tuple(a.shape), a.dtype, arguments.get(n, ()))
+            Input(a.name, a.position or 0, tuple(a.shape), a.dtype, arguments.get(n, ()), a.lies)
             for n, a in numbered
             if a.kind == "input"
         ),

@@ -15,8 +15,9 @@ SEEDS = range(33 * 10)
 
 
 def _placed(tensor: Tensor, device: str) -> Tensor:
-    """On a device, with the same strides."""
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device).copy_(tensor)
+    """On a device, as the same part of as much memory."""
+    whole = torch.empty(tensor.untyped_storage().nbytes() // tensor.element_size(), dtype=tensor.dtype, device=device)
+    return whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).copy_(tensor)
 
 
 def _make(seed: int, device: str, values: bool) -> Inputs:

@@ -36,6 +36,7 @@ def graph_text(model: ExportedModel) -> str | None:
     program = model.program
     lines = [*_graph_lines(program.graph_module), str(program.graph_signature), str(program.call_spec), repr(model.fixed)]
     lines += _weight_lines(model)
+    lines.append(repr(sorted(model.strided.items())))
     lines += ["channels last" if isinstance(leaf, torch.Tensor) and is_channels_last(leaf) else "" for leaf in model.leaves]
     text = "\n".join(lines)
     return None if _ADDRESS in text or _UNKNOWN in lines else text

@@ -10,6 +10,8 @@ import torch
 from torch.utils._pytree import TreeSpec
 from torch_mlir import ir
 
+from kitsune_mlir.runtime.strided import Strided
+
 __all__ = ["Argument", "FixedInput", "ImportedModel", "Result", "dtype_name"]
 
 _DTYPE_NAMES = {
@@ -47,6 +49,7 @@ class Argument:
         value: the weight itself, not a copy; of device meta where it is derived, None for an input.
         position: an input's place among the leaves of `pytree.tree_flatten((args, kwargs))`; None for a weight.
         recipe: how a derived weight is made (`runtime.derived`).
+        lies: how an input that is not contiguous does in a dense tensor, which the function takes.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Argument:
     value: torch.Tensor | None = None
     position: int | None = None
     recipe: str = ""
+    lies: Strided | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,8 @@ from kitsune_mlir.frontend.prepare import check_static
 from kitsune_mlir.frontend.settle import settle
 from kitsune_mlir.frontend.signature import MainGraph
 from kitsune_mlir.frontend.slices import put_slices, put_traced_slices
+from kitsune_mlir.frontend.strided_inputs import read_where_they_lie
+from kitsune_mlir.runtime.strided import Strided
 
 __all__ = [
     "ExportedModel",
@@ -81,6 +83,7 @@ class ExportedModel:
         leaves: of `(args, kwargs)`.
         parameters: names of the positional arguments.
         seconds: how long `export` took.
+        strided: inputs that are taken as a part of a dense tensor, as `read_where_they_lie` gives them.
     """
 
     program: TracedProgram
@@ -90,6 +93,7 @@ class ExportedModel:
     leaves: Sequence[Any]
     parameters: tuple[str, ...]
     seconds: Mapping[str, float]
+    strided: Mapping[str, tuple[tuple[int, ...], Strided]] = field(default_factory=dict)
 
 
 def export_model(
@@ -108,8 +112,9 @@ def export_model(
         if fold_norms:
             fold_batch_norms(program)
         put_slices(program)
+        strided = read_where_they_lie(program)
     leaves = tree_leaves((tuple(args), dict(kwargs or {})))
-    return ExportedModel(program, fixed, returned, handed_back, leaves, parameter_names(model, len(args)), seconds)
+    return ExportedModel(program, fixed, returned, handed_back, leaves, parameter_names(model, len(args)), seconds, strided)
 
 
 def traced_model(graph: fx.GraphModule, weights: Set[str] = frozenset()) -> ExportedModel:
@@ -129,9 +134,10 @@ def traced_model(graph: fx.GraphModule, weights: Set[str] = frozenset()) -> Expo
         fold_batch_norms(program)
         put_traced_slices(program)
         returned, _ = _returned(program)
+        strided = read_where_they_lie(program)
     inputs = [node for node in graph.graph.find_nodes(op="placeholder") if node.name not in weights]
     values = [node.meta.get("val") for node in inputs]
-    return ExportedModel(program, {}, returned, {}, values, tuple(node.name for node in inputs), seconds)
+    return ExportedModel(program, {}, returned, {}, values, tuple(node.name for node in inputs), seconds, strided)
 
 
 def import_exported(exported: ExportedModel, *, context: ir.Context | None = None) -> ImportedModel:
@@ -141,7 +147,7 @@ def import_exported(exported: ExportedModel, *, context: ir.Context | None = Non
         name_equal_bags(exported.program.graph)
         traced = exported.program
         program = traced.decomposed() if isinstance(traced, AtenProgram) else decompose(traced)
-        main = MainGraph(program, exported.fixed)
+        main = MainGraph(program, exported.fixed, exported.strided)
     with _timed(seconds, "import"):
         module = import_graph(main.graph, context or ir.Context())
     with _timed(seconds, "lower"):

@@ -25,6 +25,7 @@ from kitsune_mlir.frontend.unsigned import widen_bytes
 from kitsune_mlir.frontend.valid_rows import take_out_valid_rows
 from kitsune_mlir.frontend.zeroed_rows import take_out_zeroed_rows
 from kitsune_mlir.runtime.derived import sources_of
+from kitsune_mlir.runtime.strided import Strided
 
 __all__ = ["MainGraph"]
 
@@ -63,12 +64,16 @@ class MainGraph:
     Args:
         program: after decomposition; its graph is changed in place.
         fixed: position → value of inputs that `export` took out of the program's reach.
+        strided: by placeholder, sizes and places of inputs that are a part of the dense tensor that it is.
     """
 
-    def __init__(self, program: TracedProgram, fixed: Mapping[int, Any]):
+    def __init__(
+        self, program: TracedProgram, fixed: Mapping[int, Any], strided: Mapping[str, tuple[tuple[int, ...], Strided]]
+    ):
         signature = program.graph_signature
         module = program.graph_module
         self.graph = module.graph
+        self._strided = strided
         self._names: dict[str, str] = {}
         self._kinds: dict[str, Any] = {}
         weights: dict[str, torch.Tensor] = {}
@@ -180,7 +185,8 @@ class MainGraph:
             elif node.name in self._positions:
                 value = node.meta["val"]
                 position = self._positions[node.name]
-                found.append(Argument(name, "input", tuple(value.shape), dtype_name(value.dtype), position=position))
+                shape, lies = self._strided.get(node.name, (tuple(value.shape), None))
+                found.append(Argument(name, "input", shape, dtype_name(value.dtype), position=position, lies=lies))
             else:
                 self.graph.erase_node(node)
         return tuple(found)

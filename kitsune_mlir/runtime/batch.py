@@ -12,6 +12,7 @@ from kitsune_mlir.runtime.bound import Bound, stream_of
 from kitsune_mlir.runtime.direct import DirectCall
 from kitsune_mlir.runtime.plain import shown
 from kitsune_mlir.runtime.runner import Runner
+from kitsune_mlir.runtime.strided import span_of
 
 __all__ = ["Batch", "Callee", "shared_memory"]
 
@@ -213,8 +214,4 @@ def shared_memory(calls: Mapping[int, Bound]) -> tuple[int, ConflictError] | Non
 
 
 def _span(tensor: Any) -> tuple[int, int]:
-    """The bytes of a tensor's elements, from the first to the last."""
-    if not hasattr(tensor, "data_ptr") or not tensor.numel():
-        return 0, 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+    return span_of(tensor) if hasattr(tensor, "data_ptr") else (0, 0)

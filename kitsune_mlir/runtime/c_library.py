@@ -270,7 +270,9 @@ def _table(program: Program) -> str:
         + (" (made of others by the compiler)" if weight.recipe else "")
         for n, weight in enumerate(signature.weights)
     ]
-    lines += [_line("input", n, one.name, one.shape, one.order, one.dtype) for n, one in enumerate(signature.inputs)]
+    for n, one in enumerate(signature.inputs):
+        part = f" (of it {list(one.shape)}: {one.lies})" if one.lies else ""
+        lines.append(_line("input", n, one.name, one.taken, one.order, one.dtype) + part)
     orders = signature.result_orders
     lines += [_line("result", n, "", shape, orders.get(n, ()), dtype) for n, (shape, dtype) in enumerate(signature.results)]
     return "\n".join(lines)

@@ -54,9 +54,14 @@ class DirectCall:
         self.weights = tuple(t.data_ptr() for t in weights)
         self._kept = list(weights)
         self._inputs = [
-            (torch.Size(i.shape), torch_dtype(i.dtype), strides(i.shape, i.order) if i.order else None)
+            (torch.Size(i.shape), torch_dtype(i.dtype), strides(i.shape, i.order) if i.order else None, i.lies)
             for i in signature.inputs
         ]
+        self.strided = tuple(
+            (n, i.lies.first, i.lies.first * torch_dtype(i.dtype).itemsize, signature.reach.get(i.name, 0))
+            for n, i in enumerate(signature.inputs)
+            if i.lies is not None
+        )
         self._count = len(self._inputs)
         self._results = [
             (shape, strides(shape, signature.result_orders.get(n, ())), torch_dtype(dtype))
@@ -74,10 +79,10 @@ class DirectCall:
             self._current = self._stream = None
         # What torch.compile's own code allocates with; torch.empty_strided takes twice as long.
         self._empty = getattr(torch._C._dynamo.guards, f"_empty_strided_{device.type}", None) or self._plain_empty
-        make = _unrolled(self._count, len(self._results))
+        make = _unrolled(self._count, len(self._results), self.strided)
         self._new = None if self._places else make(self.weights, self._empty, self._results)
         self._pieces = pieces_of(self._results) if device.type == "cuda" else None
-        self._given = _unrolled(self._count, 0)(self.weights, self._empty, ())
+        self._given = _unrolled(self._count, 0, self.strided)(self.weights, self._empty, ())
 
     def _plain_empty(self, shape: Sequence[int], stride: Sequence[int], dtype: Any) -> Any:
         import torch
@@ -114,11 +119,12 @@ class DirectCall:
         try:
             if self._new is not None and into is None:
                 return self._new(args)
-            pointers = [*self.weights, *(tensor.data_ptr() for tensor in args)]
+            found = self._given(args)
         except RuntimeError:  # a tensor of torch.func, which has no memory
             return None
-        if any(pointer % ALIGNMENT for pointer in pointers[len(self.weights) :]):
+        if found is None:
             return None
+        pointers = found[0]
         empty = self._empty
         if self._places:
             arguments = [*self._kept, *args]
@@ -184,9 +190,9 @@ class DirectCall:
                 and tensor.dtype is dtype
                 and tensor.shape == shape
                 and tensor.device == self.device
-                and (tensor.is_contiguous() if stride is None else tensor.stride() == stride)
+                and (lies.fits(tensor) if lies else tensor.is_contiguous() if stride is None else tensor.stride() == stride)
                 and not tensor.is_neg()
-                for tensor, (shape, dtype, stride) in zip(args, self._inputs, strict=True)
+                for tensor, (shape, dtype, stride, lies) in zip(args, self._inputs, strict=True)
             )
         except RuntimeError:  # a layout that has no strides
             return False
@@ -214,15 +220,28 @@ def pieces_of(results: Sequence[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, A
 
 
 @functools.cache
-def _unrolled(inputs: int, results: int) -> Callable[..., Callable[[Sequence[Any]], Any]]:
+def _unrolled(
+    inputs: int, results: int, strided: Sequence[tuple[int, int, int, int]]
+) -> Callable[..., Callable[[Sequence[Any]], Any]]:
     """Makes, of the weights' pointers, what allocates, and what each result is, a function from so many tensors to pointers and
-    new results (None where a tensor is not aligned). A line for each of them: loops take as long again as what they call."""
+    new results (None where a tensor is not aligned, or memory that is read beside it is not there). A line for each of them:
+    loops take as long again as what they call.
+
+    Args:
+        strided: of inputs that lie in dense tensors, the number, what lies before the first element, in elements and bytes, and
+            bytes of the dense tensor up to the last one that is read.
+    """
     tensors, outputs = [f"x{n}" for n in range(inputs)], [f"r{n}" for n in range(results)]
     addresses = [f"p{n}" for n in range(inputs)]
     lines = ["def make(weights, empty, sizes):"]
     lines += [f"    shape{n}, stride{n}, dtype{n} = sizes[{n}]" for n in range(results)]
     lines += ["    def bind(args):", f"        [{', '.join(tensors)}] = args"]
-    lines += [f"        p{n} = x{n}.data_ptr()" for n in range(inputs)]
+    before = {n: size for n, _, size, _ in strided}
+    lines += [f"        p{n} = x{n}.data_ptr(){f' - {before[n]}' if before.get(n) else ''}" for n in range(inputs)]
+    for n, elements, size, reach in strided:
+        lines.append(f"        offset = x{n}.storage_offset()")
+        lines.append(f"        end = offset * x{n}.element_size() + {reach - size}")
+        lines.append(f"        if offset < {elements} or end > x{n}.untyped_storage().nbytes(): return None")
     lines += [f"        if ({' | '.join(addresses) or 0}) % {ALIGNMENT}: return None"]
     lines += [f"        r{n} = empty(shape{n}, stride{n}, dtype{n})" for n in range(results)]
     pointers = ["*weights", *addresses, *(f"{name}.data_ptr()" for name in outputs)]

@@ -14,7 +14,7 @@ from kitsune_mlir.runtime.batch import Batch
 from kitsune_mlir.runtime.bound import Bound, stream_of
 from kitsune_mlir.runtime.call_structure import CallStructure
 from kitsune_mlir.runtime.direct import DirectCall, direct_call
-from kitsune_mlir.runtime.inputs import input_tensor
+from kitsune_mlir.runtime.inputs import input_tensor, pointer_of
 from kitsune_mlir.runtime.memory import Memory, memory_of
 from kitsune_mlir.runtime.package import LEVELS, Contents, write_package
 from kitsune_mlir.runtime.results import Overwritten, changed, check_into, empty, into_leaves
@@ -226,10 +226,8 @@ class Program:
 
         runner = self._usable_runner()
         leaves = self._structure.leaves(args, kwargs)
-        inputs = [
-            input_tensor(want, dtype, leaves[want.position], runner.device)
-            for want, dtype in zip(self.signature.inputs, self._dtypes, strict=True)
-        ]
+        takes, reach = zip(self.signature.inputs, self._dtypes, strict=True), self.signature.reach
+        inputs = [input_tensor(i, dtype, leaves[i.position], runner.device, reach.get(i.name, 0)) for i, dtype in takes]
         device = inputs[0].device if inputs else torch.device(runner.device)
         self._copies.refresh()
         arguments = [*self._weight_tensors, *inputs]
@@ -244,7 +242,8 @@ class Program:
             for n, ((shape, _), dtype) in enumerate(zip(self.signature.results, self._result_dtypes, strict=True))
         ]
         own = [*self._weight_tensors, *(leaves[i.position] for i in self.signature.inputs)]
-        pointers = [t.data_ptr() for t in (*arguments, *results)]
+        places = [pointer_of(want, tensor) for want, tensor in zip(self.signature.inputs, inputs, strict=True)]
+        pointers = [*(t.data_ptr() for t in self._weight_tensors), *places, *(t.data_ptr() for t in results)]
         output = functools.partial(self._outputs, leaves, results, handed)
         return Bound(pointers, device, own, output, self.signature.words, self.signature.written, arguments)
 

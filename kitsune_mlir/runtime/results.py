@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.arguments import address_of, tensor_of
 from kitsune_mlir.runtime.signature import Signature, torch_dtype
+from kitsune_mlir.runtime.strided import span_of
 from kitsune_mlir.runtime.structure import words_of
 
 __all__ = ["ALIGNMENT", "Overwritten", "changed", "check_into", "empty", "into_leaves", "in_order", "inverse", "strides"]
@@ -72,15 +72,13 @@ class Overwritten:
         """The numbers of those arguments that are written and share memory with another one: they need memory of their own.
 
         Args:
-            arguments: dense tensors, weights first.
+            arguments: tensors, weights first.
             addresses: where each begins.
         """
         known, answer = self._last
         if known == addresses:
             return answer
-        spans = sorted(
-            (a, a + t.numel() * t.element_size(), n) for n, (a, t) in enumerate(zip(addresses, arguments, strict=True))
-        )
+        spans = sorted((*span_of(tensor), number) for number, tensor in enumerate(arguments))
         found: set[int] = set()
         end, owner = 0, -1
         for low, high, number in spans:
@@ -129,7 +127,7 @@ def check_into(
     outputs = [output for output in signature.outputs if output.mutates is None]
     results: dict[int, Any] = {}
     leaves: list[Any] = [None] * len(outputs)
-    taken = [(*_span(tensor), name) for name, tensor in zip(names, arguments, strict=True)]
+    taken = [(*span_of(tensor), name) for name, tensor in zip(names, arguments, strict=True)]
     for number, (value, output) in enumerate(zip(given, outputs, strict=True)):
         if value is None:
             continue
@@ -163,7 +161,7 @@ def check_into(
                 raise ArgumentError(f"{name} and an output before it are one tensor; into has two for it")
             leaves[number] = value
             continue
-        low, high = _span(tensor)
+        low, high = span_of(tensor)
         for other_low, other_high, other in taken:
             if low < other_high and other_low < high:
                 raise ArgumentError(f"{name} shares memory with {other}")
@@ -172,9 +170,3 @@ def check_into(
         if not output.copied:
             results[index] = tensor
     return results, leaves
-
-
-def _span(tensor: Any) -> tuple[int, int]:
-    """The bytes that a dense tensor lies in; none, for one without elements."""
-    low = tensor.data_ptr()
-    return low, low + math.prod(tensor.shape) * tensor.element_size()

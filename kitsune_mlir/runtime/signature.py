@@ -8,6 +8,7 @@ from typing import Any
 
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.plain import record
+from kitsune_mlir.runtime.strided import Strided
 
 __all__ = ["MODES", "Access", "Input", "Output", "Signature", "Weight", "torch_dtype"]
 
@@ -60,13 +61,20 @@ class Weight:
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """A tensor that the caller supplies: leaf number `position` of the flattened (args, kwargs); `order` as a weight's."""
+    """A tensor that the caller supplies: leaf number `position` of the flattened (args, kwargs); `order` as a weight's.
+    `lies`: how one that is not contiguous does, in a dense tensor that is the program's argument."""
 
     name: str
     position: int
     shape: tuple[int, ...]
     dtype: str
     order: tuple[int, ...] = ()
+    lies: Strided | None = None
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """Extents of the program's argument."""
+        return self.shape if self.lies is None else self.lies.whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +154,11 @@ class Signature:
         """Numbers of the arguments, weights first, that a call changes."""
         names = [argument.name for argument in (*self.weights, *self.inputs)]
         return tuple(names.index(output.mutates) for output in self.outputs if output.mutates is not None)
+
+    @functools.cached_property
+    def reach(self) -> dict[str, int]:
+        """For each argument that a run touches, its bytes up to the last one of these."""
+        return {a.tensor: a.offset + a.bytes for a in sorted(self.accesses, key=lambda a: a.offset)}
 
     @property
     def supplied(self) -> tuple[Weight, ...]:

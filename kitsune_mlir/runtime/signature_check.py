@@ -15,6 +15,7 @@ from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.derived import check_recipe, check_value
 from kitsune_mlir.runtime.plain import shown
 from kitsune_mlir.runtime.signature import MODES, Input, Output, Signature, Weight, torch_dtype
+from kitsune_mlir.runtime.strided import Strided, extent_of
 from kitsune_mlir.runtime.structure import structure_of
 
 __all__ = ["check_accesses", "check_fit", "check_signature", "check_weights"]
@@ -63,7 +64,7 @@ def check_fit(signature: Signature, input_bytes: Sequence[int], result_bytes: Se
         ValueError: it does not; the message names the tensor and both sizes.
     """
     inputs = [(f"weight '{w.name}'", w.wide or w.shape, w.dtype) for w in signature.weights]
-    inputs += [(f"input '{i.name}'", i.shape, i.dtype) for i in signature.inputs]
+    inputs += [(f"input '{i.name}'", i.taken, i.dtype) for i in signature.inputs]
     results = [(f"result {n}", shape, dtype) for n, (shape, dtype) in enumerate(signature.results)]
     for kind, tensors, sizes in (("arguments", inputs, input_bytes), ("results", results, result_bytes)):
         _require(len(tensors) == len(sizes), f"it has {len(tensors)} {kind}, and the code {len(sizes)}")
@@ -83,7 +84,7 @@ def check_accesses(signature: Signature) -> None:
         ValueError: they are not; the message names the tensor.
     """
     sizes = {w.name: (w.wide or w.shape, w.dtype) for w in signature.weights}
-    sizes |= {i.name: (i.shape, i.dtype) for i in signature.inputs}
+    sizes |= {i.name: (i.taken, i.dtype) for i in signature.inputs}
     over = {o.mutates: f"result {o.index}" for o in signature.outputs if o.in_place}
     sizes |= {f"result {n}": result for n, result in enumerate(signature.results)}
     ends: dict[str, int] = {}
@@ -126,6 +127,8 @@ def _check_argument(argument: Weight | Input) -> None:
     name, shape = f"{kind} '{argument.name}'", argument.shape
     _bytes(shape, argument.dtype, name)
     _require(not argument.order or _is_order(argument.order, shape), f"{name} has an order {argument.order} of {len(shape)}")
+    if isinstance(argument, Input) and argument.lies is not None:
+        _check_strided(argument, argument.lies, name)
     if isinstance(argument, Weight):
         _require(argument.kind in WEIGHT_KINDS, f"{name} is a {shown(argument.kind)}, none of {', '.join(WEIGHT_KINDS)}")
         wide = argument.wide or shape
@@ -135,6 +138,15 @@ def _check_argument(argument: Weight | Input) -> None:
             _check_beside(argument, name)
         else:
             _require(not (argument.order and argument.wide), f"{name} has both an order and wide extents")
+
+
+def _check_strided(argument: Input, lies: Strided, name: str) -> None:
+    """All of its elements are in the dense tensor that it is said to lie in."""
+    whole = _bytes(lies.whole, argument.dtype, name) // torch_dtype(argument.dtype).itemsize
+    said = f"{name} of {list(argument.shape)} is to lie in {list(lies.whole)}, from {lies.first} on, by {list(lies.stride)}"
+    _require(not argument.order and len(lies.stride) == len(argument.shape), said)
+    _require(lies.first >= 0 and all(0 <= step < MOST for step in lies.stride), said)
+    _require(lies.first + extent_of(argument.shape, lies.stride) <= whole, said)
 
 
 def _check_beside(weight: Weight, name: str) -> None:
@@ -185,8 +197,8 @@ def _check_in_place(output: Output, name: str, signature: Signature, arguments: 
     _require(uses == 1, f"result {number} is written in place, and is {uses} outputs")
     argument = arguments[output.mutates or ""]
     order = signature.result_orders.get(number, ())
-    wide = isinstance(argument, Weight) and argument.wide
-    _require(argument.order == order and not wide, f"{name} does not lie as '{output.mutates}', in whose place it is written")
+    moved = argument.wide if isinstance(argument, Weight) else argument.lies
+    _require(argument.order == order and not moved, f"{name} does not lie as '{output.mutates}', in whose place it is written")
 
 
 def _argument(name: str | None, output: str, arguments: Mapping[str, Weight | Input]) -> tuple[tuple[int, ...], str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from kitsune_mlir.runtime.program import Program
+from kitsune_mlir.runtime.strided import span_of
 from kitsune_mlir.windows.hazards import READ, WRITE, Range
 
 __all__ = ["Call", "Lost", "Task", "extent", "failures"]
@@ -99,11 +100,7 @@ class Task:
 
 def extent(tensor: Any, mode: int) -> Range:
     """All bytes from a tensor's first to its last."""
-    low = tensor.data_ptr()
-    if not tensor.numel():
-        return low, low, mode
-    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return low, low + (last + 1) * tensor.element_size(), mode
+    return (*span_of(tensor), mode)
 
 
 def _lost(call: Call, task: Task) -> list[Lost]:

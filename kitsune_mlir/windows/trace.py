@@ -114,7 +114,7 @@ class Run:
         """A launch of the program, a line for each tensor: they are always like these. It gives False where it cannot be
         launched so."""
         ways = self.entry.placed
-        if ways is None or (direct := ways[0].direct) is None or not direct.fits(inputs):
+        if ways is None or (direct := ways[0].direct) is None or direct.strided or not direct.fits(inputs):
             return lambda places, stream: False
         program, into = ways
         names: dict[str, Any] = {"program": program, "at": at}
