@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bench.requests.arrivals import Arrivals
 from bench.requests.systems import Item
+from kitsune_mlir.runtime.fleet import Outputs
 from kitsune_mlir.serving.engine import Engine
 
 __all__ = ["EngineLoad", "items_of"]
@@ -83,16 +84,15 @@ class EngineLoad:
         if not new:
             return not arrivals.all_taken
 
-        def done(places: Sequence[int], outputs: Sequence[Any], first: int = new.start) -> None:
+        def done(places: Sequence[int], outputs: Outputs, first: int = new.start) -> None:
             numbers = [first + place for place in places]
-            wrong = [n for n, output in zip(numbers, outputs, strict=True) if isinstance(output, BaseException)]
-            if wrong:
-                arrivals.ended(wrong, right=False)
-                arrivals.ended([*{*numbers} - {*wrong}])
-            else:
-                arrivals.ended(numbers)
+            if outputs.errors:
+                wrong = {numbers[n] for n in outputs.errors}
+                arrivals.ended([*wrong], right=False)
+                numbers = [n for n in numbers if n not in wrong]
+            arrivals.ended(numbers)
             if keep is not None:
-                keep.update(zip(numbers, outputs, strict=True))
+                keep.update(zip([first + place for place in places], outputs, strict=True))
 
         # What is left of each one's deadline: it may have had to wait until somebody asked.
         over = self._deadline - arrivals.now

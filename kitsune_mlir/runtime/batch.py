@@ -49,6 +49,7 @@ class Batch:
     Attributes:
         program: for requests that bring no weights of their own.
         limit: most requests of a call.
+        runner: runs the code.
     """
 
     def __init__(self, program: Callee, runner: Runner, limit: int):
@@ -59,7 +60,7 @@ class Batch:
                 f"a batch of {limit} requests: the program was compiled for at most {runner.most_requests} in one launch "
                 f"(option 'requests')"
             )
-        self.program, self.limit, self._runner = program, limit, runner
+        self.program, self.limit, self.runner = program, limit, runner
 
     def __call__(
         self,
@@ -120,7 +121,7 @@ class Batch:
         rows, ends = list[Sequence[int]](), list[_End]()
         for args, program in zip(requests, programs, strict=False):
             direct = program.direct
-            if direct is None or direct.runner is not self._runner or direct.writes or type(args) is not tuple:
+            if direct is None or direct.runner is not self.runner or direct.writes or type(args) is not tuple:
                 return None
             if not rows:
                 made = direct.together(count)  # for all: they have the same code
@@ -150,7 +151,7 @@ class Batch:
         return_exceptions: bool,
     ) -> list[Any]:
         """Launch, and put the output or the error of each call in its place."""
-        errors = self._runner.run_requests(rows, stream_of(device))
+        errors = self.runner.run_requests(rows, stream_of(device))
         if len(ends) == len(outputs) and not any(errors):
             outputs[:] = [assemble(results) for assemble, results in ends]
             return outputs

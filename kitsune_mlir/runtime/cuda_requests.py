@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import dataclasses
+import functools
 import itertools
 import struct
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from kitsune_mlir.runtime.cuda_sequence import CudaSequence
 from kitsune_mlir.runtime.driver import Device, call, capture_id, written_apart
 from kitsune_mlir.runtime.launch import library
 from kitsune_mlir.runtime.manifest import REQUEST_HEADER
+from kitsune_mlir.runtime.runner import WeightTable
 from kitsune_mlir.runtime.tensormap import encoder
 from kitsune_mlir.runtime.timeline import Timeline
 
@@ -30,6 +32,7 @@ PARTS = 4
 """Tables that may wait for their copy to the device, before a launch waits for the first."""
 
 _WORD = 8
+_MAP_WORDS = MAP_BYTES // _WORD
 _HEADER = struct.Struct("3Q")
 _UNTIMED = 2  # CU_EVENT_DISABLE_TIMING
 
@@ -40,7 +43,7 @@ class _Table:
 
     Attributes:
         parameter, parameters: its address, and the address of that, as a launch takes it.
-        rows: what it holds.
+        rows: what it holds; empty where nobody will ask for the same again.
         kept: the memory, on the device and on the host; None where graphs have it.
         parts: page-locked memory of the host, each with its address and an event that is over when it has been copied; what is
             written next is written into the first, and then it is the last.
@@ -53,10 +56,10 @@ class _Table:
     parts: collections.deque[tuple[memoryview, int, int]] = dataclasses.field(default_factory=collections.deque)
 
     @staticmethod
-    def at(address: int, rows: Sequence[Sequence[int]] = ()) -> _Table:
+    def at(address: int) -> _Table:
         """A table at an address."""
         parameter = ctypes.c_uint64(address)
-        return _Table(parameter, (ctypes.c_uint64 * 1)(ctypes.addressof(parameter)), rows)
+        return _Table(parameter, (ctypes.c_uint64 * 1)(ctypes.addressof(parameter)))
 
     @staticmethod
     def new(size: int, device: Device, stream: int) -> _Table:
@@ -100,6 +103,9 @@ class CudaRequests(CudaExecutor):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
+        self._encoded = [_Maps(parameter.map or {}, parameter.offset) for parameter in self._maps]
+        first = {"input": 0, "result": len(self.manifest.input_bytes)}
+        self._map_of = [None if one.of == "arena" else first[one.of] + one.index for one in self._maps]  # which pointer's
         self._gathered, self._library = self._gatherer(), library()
         count = len(self._maps)
         self._row_bytes = _WORD * (self._pointer_count + 1)
@@ -116,9 +122,7 @@ class CudaRequests(CudaExecutor):
             ArgumentError: there are too many; or as of `CudaExecutor.run`.
             KitsuneError: the driver rejects the launch.
         """
-        if len(rows) > self.manifest.requests:
-            kernel, most = self.manifest.kernel, self.manifest.requests
-            raise ArgumentError(f"kernel '{kernel}' takes at most {most} requests in a launch, got {len(rows)}")
+        self._check_count(len(rows))
         for pointers in rows:
             if len(pointers) != self._pointer_count:
                 raise self._miscounted(pointers)
@@ -128,26 +132,52 @@ class CudaRequests(CudaExecutor):
         state = calm or self._stated(stream)
         with state.lock:
             if state.requests is None or list(rows) != state.requests.rows:
-                self._set_table(state, list(rows), stream, calm is None)
+                write = functools.partial(self._write_table, state=state, rows=rows)
+                self._set_table(state, write, len(rows), stream, calm is None).rows = list(rows)
             if self._launch(state.config.address, self._handle, state.table_address, None):
                 self._launch_again(state)
 
-    def _set_table(self, state: Any, rows: Sequence[Sequence[int]], stream: int, captured: bool) -> None:
-        """Let the state's table be one of these rows; `captured`: the stream may be."""
-        maps_at = -(-(REQUEST_HEADER + len(rows) * self._row_bytes) // MAP_BYTES) * MAP_BYTES
-        size = maps_at + len(rows) * len(self._maps) * MAP_BYTES
+    def run_columns(self, weights: WeightTable, numbers: np.ndarray, columns: Sequence[np.ndarray], stream: int = 0) -> None:
+        """As `run_requests`, of the programs with these numbers in a table; `columns` are pointers of each input and result."""
+        self._check_count(len(numbers))
+        calm = self.calm_state(stream)
+        state = calm or self._stated(stream)
+        with state.lock:
+            write = functools.partial(self._write_columns, state=state, weights=weights, numbers=numbers, columns=columns)
+            self._set_table(state, write, len(numbers), stream, calm is None)
+            if self._launch(state.config.address, self._handle, state.table_address, None):
+                self._launch_again(state)
+
+    def _check_count(self, count: int) -> None:
+        if count > self.manifest.requests:
+            kernel, most = self.manifest.kernel, self.manifest.requests
+            raise ArgumentError(f"kernel '{kernel}' takes at most {most} requests in a launch, got {count}")
+
+    def _maps_at(self, count: int) -> int:
+        """Where in a table of so many requests their tensor maps begin."""
+        return -(-(REQUEST_HEADER + count * self._row_bytes) // MAP_BYTES) * MAP_BYTES
+
+    def _set_table(
+        self, state: Any, write: Callable[[memoryview, int], None], count: int, stream: int, captured: bool
+    ) -> _Table:
+        """Let the state's table, of so many requests, be what is written, and give it; `captured`: the stream may be.
+
+        Args:
+            write: fills the bytes of a table that will be at an address.
+        """
+        size = self._maps_at(count) + count * len(self._maps) * MAP_BYTES
         if captured:
             with self.device.current():
                 if capture_id(stream) is not None:
 
                     def data(address: int) -> np.ndarray:
                         table = np.zeros(size, np.uint8)
-                        self._write_table(table.data, address, maps_at, state, rows)
+                        write(table.data, address)
                         return table
 
-                    state.requests = _Table.at(written_apart(size, data), rows)
+                    state.requests = _Table.at(written_apart(size, data))
                     state.table_address = ctypes.addressof(state.requests.parameters)
-                    return
+                    return state.requests
         if state.requests is None:
             with self.device.current():
                 state.requests = _Table.new(self._size, self.device, stream)
@@ -157,23 +187,27 @@ class CudaRequests(CudaExecutor):
         host, source, copied = table.parts[0]
         if library.passed(copied):
             self._again("cuEventSynchronize", copied)
-        self._write_table(host[:size], table.parameter.value, maps_at, state, rows)
+        write(host[:size], table.parameter.value)
         if library.copy(table.parameter.value, source, size, stream):
             self._again("cuMemcpyHtoDAsync", table.parameter.value, source, size, stream)
         if library.record(copied, stream):
             self._again("cuEventRecord", copied, stream)
         table.parts.rotate(-1)
-        table.rows = rows
+        return table
 
     def _again(self, name: str, *arguments: Any) -> None:
         """What a call needs is looked at when one fails, as of a launch (`_launch_again`)."""
         with self.device.current():
             call(name, *arguments)
 
-    def _write_table(self, table: memoryview, address: int, maps_at: int, state: Any, rows: Sequence[Sequence[int]]) -> None:
-        """Fill the bytes of a table that will be at an address."""
+    def _arenas(self, state: Any, count: int) -> np.ndarray:
+        """The arena of each of so many requests."""
         arena, stride = state.arena.address, self.manifest.arena_stride
-        own = range(arena, arena + len(rows) * stride, stride) if stride else [arena] * len(rows)
+        return np.arange(arena, arena + count * stride, stride, dtype=np.uint64) if stride else np.full(count, arena, np.uint64)
+
+    def _write_table(self, table: memoryview, address: int, state: Any, rows: Sequence[Sequence[int]]) -> None:
+        """Fill the bytes of a table that will be at an address."""
+        maps_at, own = self._maps_at(len(rows)), self._arenas(state, len(rows)).tolist()
         _HEADER.pack_into(table, 0, len(rows), state.workspace.address, address + maps_at)
         words = itertools.chain.from_iterable(itertools.chain.from_iterable(zip(rows, zip(own), strict=True)))
         struct.pack_into(f"{len(rows) * (self._pointer_count + 1)}Q", table, REQUEST_HEADER, *words)
@@ -182,11 +216,56 @@ class CudaRequests(CudaExecutor):
 
     def _gatherer(self) -> Callable[[Sequence[Sequence[int]], Sequence[int]], list[bytes]]:
         """What gives the tensor maps of rows with these arenas, request by request; a word of code for each of a kernel's."""
-        first = {"input": 0, "result": len(self.manifest.input_bytes)}
-        known = {f"m{n}": _Maps(parameter.map or {}, parameter.offset) for n, parameter in enumerate(self._maps)}
-        starts = ["arena" if one.of == "arena" else f"row[{first[one.of] + one.index}]" for one in self._maps]
+        known = {f"m{n}": maps for n, maps in enumerate(self._encoded)}
+        starts = ["arena" if place is None else f"row[{place}]" for place in self._map_of]
         words = "".join(f"{name}[{start}], " for name, start in zip(known, starts, strict=True))
         return eval(f"lambda rows, own: [it for row, arena in zip(rows, own) for it in ({words})]", dict(known))
+
+    def _write_columns(
+        self,
+        table: memoryview,
+        address: int,
+        state: Any,
+        weights: WeightTable,
+        numbers: np.ndarray,
+        columns: Sequence[np.ndarray],
+    ) -> None:
+        """As `_write_table`, of the programs with these numbers in a table of weights, and pointers by columns."""
+        count, row, given = len(numbers), self._pointer_count + 1, weights.pointers.shape[1]
+        maps_at = self._maps_at(count)
+        _HEADER.pack_into(table, 0, count, state.workspace.address, address + maps_at)
+        words, first = np.frombuffer(table, np.uint64), REQUEST_HEADER // _WORD
+        pointers = words[first : first + count * row].reshape(count, row)
+        pointers[:, :given] = weights.pointers[numbers]
+        for place, column in enumerate(columns, given):
+            pointers[:, place] = column
+        pointers[:, -1] = own = self._arenas(state, count)
+        if not self._maps:
+            return
+        maps = words[maps_at // _WORD :].reshape(count, len(self._maps) * _MAP_WORDS)
+        np.take(self._weight_maps(weights), numbers, 0, out=maps, mode="clip")
+        for number, place in enumerate(self._map_of):
+            if place is None or place >= given:
+                starts = own if place is None else columns[place - given]
+                maps[:, number * _MAP_WORDS : (number + 1) * _MAP_WORDS] = self._maps_of(number, starts)
+
+    def _maps_of(self, number: int, starts: np.ndarray) -> np.ndarray:
+        """A kernel's tensor map `number` of memory that begins at each of these addresses, [addresses, words]."""
+        return np.frombuffer(b"".join(map(self._encoded[number].__getitem__, starts.tolist())), np.uint64).reshape(
+            -1, _MAP_WORDS
+        )
+
+    def _weight_maps(self, weights: WeightTable) -> np.ndarray:
+        """The tensor maps of each program of a table, [programs, words of a request's maps]; 0 for those of no weights."""
+        made = weights.kept.get(self)
+        if made is None:
+            count, given = weights.pointers.shape
+            made = np.zeros((count, len(self._maps) * _MAP_WORDS), np.uint64)
+            for number, place in enumerate(self._map_of):
+                if place is not None and place < given:
+                    made[:, number * _MAP_WORDS : (number + 1) * _MAP_WORDS] = self._maps_of(number, weights.pointers[:, place])
+            weights.kept[self] = made
+        return made
 
 
 class CudaRequestKernels(CudaSequence):
@@ -203,10 +282,19 @@ class CudaRequestKernels(CudaSequence):
 
     def run_requests(self, rows: Sequence[Sequence[int]], stream: int = 0) -> None:
         """As of `CudaRequests`."""
-        chosen = max((one for one in self.executors if one.manifest.least_requests <= max(1, len(rows))), key=_least)
-        assert isinstance(chosen, CudaRequests)
         with self._lock:  # kernels that share an arena must not alternate
-            chosen.run_requests(rows, stream)
+            self._chosen(len(rows)).run_requests(rows, stream)
+
+    def run_columns(self, weights: WeightTable, numbers: np.ndarray, columns: Sequence[np.ndarray], stream: int = 0) -> None:
+        """As of `CudaRequests`."""
+        with self._lock:
+            self._chosen(len(numbers)).run_columns(weights, numbers, columns, stream)
+
+    def _chosen(self, count: int) -> CudaRequests:
+        """The kernel for so many requests."""
+        chosen = max((one for one in self.executors if one.manifest.least_requests <= max(1, count)), key=_least)
+        assert isinstance(chosen, CudaRequests)
+        return chosen
 
     def timeline(self, stream: int = 0) -> Timeline:
         """Of the kernel for one request; as of `CudaExecutor`."""

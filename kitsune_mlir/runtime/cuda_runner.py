@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from kitsune_mlir.errors import KitsuneError, TargetError
 from kitsune_mlir.runtime.manifest import Manifest
 from kitsune_mlir.runtime.manifest_check import read_manifest
+from kitsune_mlir.runtime.runner import WeightTable
 
 __all__ = ["CudaRunner", "require_hopper"]
 
@@ -42,6 +45,13 @@ class CudaRunner:
         elif rows:
             self.executor.run_requests(rows, stream)
         return [None] * len(rows)
+
+    def run_columns(
+        self, table: WeightTable, numbers: np.ndarray, columns: Sequence[np.ndarray], stream: int
+    ) -> Mapping[int, KitsuneError]:
+        """As of `Runner`; returns at once."""
+        self.executor.run_columns(table, numbers, columns, stream)
+        return {}
 
     @staticmethod
     def artifacts(kernels: Sequence[tuple[Manifest, bytes, str]]) -> dict[str, bytes]:

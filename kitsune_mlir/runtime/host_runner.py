@@ -8,11 +8,14 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.runtime.host_code import HostCode, check_cut, control_words, host_cpu
 from kitsune_mlir.runtime.host_executor import HostExecutor
 from kitsune_mlir.runtime.object_check import check_object
 from kitsune_mlir.runtime.plain import record, shown
+from kitsune_mlir.runtime.runner import WeightTable
 
 __all__ = ["HostRunner"]
 
@@ -37,6 +40,13 @@ class HostRunner:
     def run_requests(self, rows: Sequence[Sequence[int]], stream: int) -> list[KitsuneError | None]:
         """Run for several requests; returns when all is done. `stream` is ignored."""
         return self._executor.run_requests(rows)
+
+    def run_columns(
+        self, table: WeightTable, numbers: np.ndarray, columns: Sequence[np.ndarray], stream: int
+    ) -> Mapping[int, KitsuneError]:
+        """As of `Runner`; returns when all is done. `stream` is ignored."""
+        rows = np.concatenate([table.pointers[numbers], *(column[:, None] for column in columns)], axis=1)
+        return {n: error for n, error in enumerate(self._executor.run_requests(rows.tolist())) if error is not None}
 
     @property
     def most_requests(self) -> int:

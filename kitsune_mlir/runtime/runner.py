@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
 
 from kitsune_mlir.errors import KitsuneError
 
-__all__ = ["Runner"]
+__all__ = ["Runner", "WeightTable"]
+
+
+class WeightTable:
+    """Weights of programs of one code.
+
+    Attributes:
+        pointers: of each program's, [programs, weights].
+        kept: what runners have made of them, by who has.
+    """
+
+    def __init__(self, pointers: np.ndarray):
+        self.pointers, self.kept = pointers, dict[Any, Any]()
 
 
 class Runner(Protocol):
@@ -24,6 +38,16 @@ class Runner(Protocol):
 
     def run_requests(self, rows: Sequence[Sequence[int]], stream: int) -> Sequence[KitsuneError | None]:
         """Run for several requests at once, with pointers as of `run` for each; which of them failed, and how."""
+        ...
+
+    def run_columns(
+        self, table: WeightTable, numbers: np.ndarray, columns: Sequence[np.ndarray], stream: int
+    ) -> Mapping[int, KitsuneError]:
+        """As `run_requests`, of the programs with these numbers in a table; which requests failed, by place, and how.
+
+        Args:
+            columns: pointers of each input, then of each result, an array of all requests' for each.
+        """
         ...
 
     @property

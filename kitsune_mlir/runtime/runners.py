@@ -28,6 +28,10 @@ class NothingToRun:
         """Nothing to do."""
         return [None] * len(rows)
 
+    def run_columns(self, table: Any, numbers: Any, columns: Any, stream: int) -> Mapping[int, KitsuneError]:
+        """Nothing to do."""
+        return {}
+
     most_requests = sys.maxsize
 
 

@@ -84,8 +84,9 @@ def busy(waiting: int, capacity: int) -> BusyError:
     return BusyError(f"{waiting} requests wait, so that it would be answered after its deadline: try again later")
 
 
-def refusals(queues: Sequence[Any], waiting: int, capacity: int, room: float, due: float, first: int = 0) -> dict[int, None]:
-    """Which of some calls that are handed in at once, numbered from `first` on, are not taken in, in order.
+def refusals(queues: Sequence[Any], waiting: int, capacity: int, room: float, due: float) -> dict[int, None]:
+    """Which of some calls that are handed in at once are not taken in, by place, in order; of one queue's they are
+    the last ones.
 
     Args:
         queues: that each would wait in (`requests.Queue`).
@@ -100,7 +101,7 @@ def refusals(queues: Sequence[Any], waiting: int, capacity: int, room: float, du
     ):
         return {}
     refused = dict[int, None]()
-    for place, queue in enumerate(queues, first):
+    for place, queue in enumerate(queues):
         if waiting >= capacity or (room < queue.spare(due) and waiting >= queue.least_waiting):
             refused[place] = None
         else:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import bisect
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from kitsune_mlir.errors import DeadlineError, KitsuneError
+from kitsune_mlir.runtime.fleet import Outputs
+from kitsune_mlir.serving.family import Family
+from kitsune_mlir.serving.handed import Handed, Part
 from kitsune_mlir.serving.requests import Waiting
 from kitsune_mlir.serving.statistics import Statistics
 
@@ -18,21 +24,23 @@ class Counts:
     """Statistics of some models.
 
     Attributes:
-        of: by name.
+        of: by name; beside them families have `tally`.
         lock: of figures of answers.
 
     Args:
+        families: by name of the model.
         clock: seconds, as of an engine.
     """
 
-    def __init__(self, names: Iterable[str], clock: Callable[[], float]):
-        self.of = {name: Statistics() for name in names}
+    def __init__(self, families: Mapping[str, Family], clock: Callable[[], float]):
+        self.of, self._families = {name: Statistics() for name in families}, families
         self.lock, self._clock = threading.Lock(), clock
 
     def to_dict(self) -> dict[str, dict[str, float]]:
         """As of `Statistics`, by name."""
         with self.lock:
-            return {name: statistics.to_dict() for name, statistics in self.of.items()}
+            whole = {name: self._families[name].tallied(name, statistics) for name, statistics in self.of.items()}
+        return {name: statistics.to_dict() for name, statistics in whole.items()}
 
     def handed_in(self, taken: Sequence[str], refused: Sequence[str]) -> None:
         """Count requests by their models. (Figures of submissions are whoever's who takes them in; the lock is not taken.)"""
@@ -41,34 +49,56 @@ class Counts:
         for model in refused:
             self.of[model].refused += 1
 
+    def taken(self, handed: Handed) -> None:
+        """Count calls that wait together."""
+        with self.lock:
+            handed.family.tally.take(handed.numbers[handed.start : handed.stop])
+
     def launched(self, models: Iterable[str]) -> None:
         """Count a launch of requests of these models."""
         with self.lock:
             for name in {*models}:
                 self.of[name].launches += 1
 
-    def at_once(self, models: Sequence[str], outputs: Sequence[Any], came: float, ends: Sequence[float]) -> Sequence[Any]:
-        """Count a launch of calls that waited for nothing, and their outputs or errors; what they are to be given.
+    def bulk(self, family: Family, parts: Sequence[Part], numbers: np.ndarray, outputs: Outputs, admitted: bool) -> Outputs:
+        """Count a launch of calls that were handed in together, and their outputs or errors; what they are to be given.
 
         Args:
-            came: when they came.
-            ends: their deadlines, if they have any.
+            numbers: of their models.
+            admitted: they are counted among those handed in.
         """
-        now, joined = self._clock(), len(models) > 1
-        wrong = {n for n, output in enumerate(outputs) if isinstance(output, Exception)}
-        right = [model for n, model in enumerate(models) if n not in wrong] if wrong else models
+        now = self._clock()
+        if outputs.errors:
+            return self._with_errors(parts, outputs, now, admitted)
+        late = list[np.ndarray]()
+        for one, part in parts:
+            if one.strict and one.ends[part.start] < now:
+                late.append(one.numbers[part.start : bisect.bisect_left(one.ends, now, part.start, part.stop)])
+        seconds = np.concatenate([np.full(len(part), now - one.came) for one, part in parts])
         with self.lock:
-            for name, count in Counter(models).items():
-                self.of[name].launches += 1
-                self.of[name].joined += count * joined
-            for name, count in Counter(right).items():
-                self.of[name].answered += count
-                self.of[name].latencies.extend([now - came] * count)
-            for n in wrong:
-                self.of[models[n]].failed += 1
-            for n in [n for n, end in enumerate(ends) if end < now and n not in wrong]:
-                self.of[models[n]].missed += 1
-        return [_own(output) if isinstance(output, Exception) else output for output in outputs] if wrong else outputs
+            family.tally.add(numbers, seconds, np.concatenate(late) if late else None, not admitted)
+        return outputs
+
+    def _with_errors(self, parts: Sequence[Part], outputs: Outputs, now: float, admitted: bool) -> Outputs:
+        given, place, joined, seen = [*outputs], 0, len(outputs) > 1, set[str]()
+        with self.lock:
+            for one, part in parts:
+                for call in part:
+                    model = one.calls[call][0]
+                    statistics, output = self.of[model], given[place]
+                    statistics.submitted += not admitted
+                    statistics.launches += model not in seen
+                    statistics.joined += joined
+                    seen.add(model)
+                    if isinstance(output, Exception):
+                        statistics.failed += 1
+                        given[place] = _own(output)
+                    else:
+                        statistics.answered += 1
+                        statistics.latencies.append(now - one.came)
+                        statistics.missed += one.strict and one.ends[call] < now
+                    place += 1
+        return Outputs.of(given)
 
     def alone(self, request: Waiting, output: Any) -> list[Any]:
         """Count a launch of one request, and its output or error; what it is to be given."""

@@ -20,10 +20,12 @@ from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.answer import start
 from kitsune_mlir.serving.backlog import Backlog, Lengths, busy, of_each, refusals, unknown
 from kitsune_mlir.serving.bell import NAP, Bell
+from kitsune_mlir.serving.bulk import Bulk
 from kitsune_mlir.serving.counts import Counts, too_late
 from kitsune_mlir.serving.family import Family
 from kitsune_mlir.serving.groups import Call, Done, Group, Member, begun, give
-from kitsune_mlir.serving.requests import UNHURRIED, Request, Waiting, numbers, turn
+from kitsune_mlir.serving.handed import Handed, handed_in
+from kitsune_mlir.serving.requests import UNHURRIED, Request, Waiting, turn
 from kitsune_mlir.serving.simulate import Forecast, simulate
 
 __all__ = ["Engine", "Source"]
@@ -69,7 +71,9 @@ class Engine:
         self._arrived, self._waiting = list[Waiting](), 0
         self._backlog, self._length_of = Backlog(), Lengths()
         self._closed = self._asking = False
-        self._bell = Bell(self._lock, lambda: bool(self._arrived) or self._closed)
+        own = self._lock, self._queues, self._counts, self._backlog, clock
+        self._bulk = Bulk(*own, lambda: bool(self._arrived) or any(one.urgent for one in self._all), self._left)
+        self._bell = Bell(self._lock, lambda: bool(self._arrived) or bool(self._bulk) or self._closed)
         self._thread = threading.Thread(target=self._serve, name="kitsune-serve", daemon=True)
         self._thread.start()
 
@@ -159,60 +163,43 @@ class Engine:
         due = UNHURRIED if deadline is None else deadline
         length, now = self._length_of(due), self._clock()
         group, ends = Group(done, self._drop), [now + one for one in dues] if dues else [now + due] * len(calls)
-        first = self._at_once(families, calls, ends, group, strict) if self._asking else 0
-        if 0 < first == len(calls):
-            return group
+        handed = [*handed_in(families, calls, ends, group, strict, now, length, dues is None)]
+        if self._asking and len(handed) == 1 and not self._closed and not (only := handed[0]).family.exclusive:
+            self._asking = False  # what is told may hand in more
+            with self._lead:
+                self._bulk.at_once(only)
+            self._asking, now = True, self._clock()
+            if only.start == len(calls) and not only.late:
+                return group
+            due = max([only.ends[call] for call in only.rest]) - now
+        self._admit(handed, now, due)
+        return group
+
+    def _admit(self, handed: Sequence[Handed], now: float, due: float) -> None:
+        """Let calls wait that were not launched at once, or refuse the last ones of each family."""
+        told = []
         with self._lock:
             if self._closed:
                 raise BusyError("the engine is closed")
-            waiting = self._waiting
-            room = self._backlog.room(now, due, length) if strict else inf
-            refused = refusals(families[first:], waiting, self.capacity, room, due, first)
-            taken = [
-                Member(end, model, args, strict, now, next(numbers), place, group, length, family.pace)
-                for place, ((model, args), family, end) in enumerate(zip(calls, families, ends, strict=True))
-                if place >= first and place not in refused
-            ]
-            self._counts.handed_in([one.model for one in taken], [calls[place][0] for place in refused])
-            self._backlog.enter(length, sum([request.seconds for request in taken]))
-            self._waiting += len(taken)
-            self._arrived += taken
+            for one in handed:
+                room, rest = self._backlog.room(now, due, one.length) if one.strict else inf, one.rest
+                refused = refusals([one.family] * len(rest), self._waiting, self.capacity, room, due)
+                taken, over = rest[: len(rest) - len(refused)], [one.member(call) for call in rest[len(rest) - len(refused) :]]
+                if not one.start:
+                    one.stop = len(taken)
+                    self._counts.taken(one)
+                    self._bulk.add(one)  # which may be empty
+                else:
+                    requests = [one.member(call) for call in taken]
+                    self._counts.handed_in([request.model for request in requests], ())
+                    self._arrived += requests
+                self._counts.handed_in((), [request.model for request in over])
+                self._backlog.enter(one.length, len(taken) * one.seconds)
+                self._waiting += len(taken)
+                told.append((one.group, [request.place for request in over], self._waiting))
             self._bell.ring()
-        if refused:
-            group.tell([*refused], [busy(waiting + len(taken), self.capacity)] * len(refused))
-        return group
-
-    def _at_once(
-        self, families: Sequence[Family], calls: Sequence[Call], ends: Sequence[float], group: Group, strict: bool
-    ) -> int:
-        """Launch and answer calls that the source hands in, from the first on, as long as nothing else waits and they are in
-        time: they need no queue. How many that were."""
-        first, came, family = 0, self._clock(), families[0] if len({*families}) == 1 else None
-        if family is None or family.exclusive or family.late:
-            return 0
-        self._asking = False  # what is told may hand in more
-        with self._lead:
-            while first < len(calls) and not self._waiting and not self._closed:
-                begin, part = self._clock(), slice(first, first + family.limit)
-                models, args = zip(*calls[part], strict=True)
-                over = begin + family.expected(len(models))
-                if strict and min(ends[part]) < over:
-                    break
-                self._backlog.free = over
-                outputs, right = family.outputs(models, args, ())
-                seconds = self._clock() - begin
-                with self._lock:
-                    self._counts.handed_in(models, ())
-                told = self._counts.at_once(models, outputs, came, ends[part] if strict else ())
-                group.tell(range(len(calls))[part], told)
-                if right:
-                    with self._queues:
-                        family.observe(len(models), seconds, self._clock() - begin)
-                first += len(models)
-            with self._queues:
-                family.came(came, first)
-        self._asking = True
-        return first
+        for group, places, waiting in told:
+            group.tell(places, [busy(waiting, self.capacity)] * len(places))
 
     def __call__(self, model: str, *args: Any, deadline: float | None = None, **kwargs: Any) -> Any:
         """Submit a call and wait for its output."""
@@ -258,6 +245,7 @@ class Engine:
     def _pending(self) -> list[Waiting]:
         """The requests that wait, and those of them that were cancelled and are not forgotten yet."""
         with self._queues, self._lock:
+            self._arrived += self._bulk.members()
             return self._held()
 
     def _held(self) -> list[Waiting]:
@@ -271,6 +259,7 @@ class Engine:
         """Let a group's requests wait no longer; their numbers."""
         with self._queues, self._lock:
             own = [one for one in self._held() if type(one) is Member and one.group is group] if not group.dropped else []
+            own += self._bulk.members(group)
             group.dropped = True
             self._dropped(own)
         return [one.place for one in own]
@@ -292,12 +281,22 @@ class Engine:
         else:
             self._backlog.clear()
 
+    def _left(self, count: int, length: int, seconds: float) -> None:
+        """As `_leave`, of so many that the backlog knows as `seconds` in all."""
+        self._waiting -= count
+        if self._waiting:
+            self._backlog.enter(length, -seconds)
+        else:
+            self._backlog.clear()
+
     def _sleep(self, seconds: float | None) -> None:
         self._bell.sleep(seconds if self._source is None else NAP)
 
-    def _fetch(self) -> bool:
-        """Put what has arrived into its families; whether nothing else comes."""
+    def _fetch(self, apart: bool) -> bool:
+        """Put what has arrived into its families, and (`apart`) what was handed in together; whether nothing else comes."""
         with self._lock:
+            if apart:
+                self._arrived += self._bulk.members()
             arrived, closed, waiting = self._arrived, self._closed, self._waiting
             if arrived:
                 self._arrived = []
@@ -316,9 +315,9 @@ class Engine:
             if self._source is not None:
                 self._ask(self._source)
             with self._lead:
-                begin = self._clock()
+                apart, begin = self._bulk.launch(), self._clock()
                 with self._queues:
-                    closed = self._fetch()
+                    closed = self._fetch(apart)
                     now = self._clock()
                     over = [request for family in self._all for request in family.expired(now)]
                     family, pause = turn(self._all, now, closed)
@@ -330,7 +329,7 @@ class Engine:
                     self._backlog.free = now + family.expected(len(requests))
                     self._launch(family, requests, begin)
             if not over and family is None:
-                if closed and pause is None:
+                if closed and pause is None and not self._bulk:
                     return
                 if self._source is None or (pause is not None and pause > NAP):
                     self._sleep(pause)

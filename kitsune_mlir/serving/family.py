@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from kitsune_mlir.errors import ConflictError
+from kitsune_mlir.runtime.direct import FEWEST
+from kitsune_mlir.runtime.fleet import Fleet
 from kitsune_mlir.runtime.launch import wait_for
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.cost import CostModel
 from kitsune_mlir.serving.requests import Queue
+from kitsune_mlir.serving.statistics import Statistics
+from kitsune_mlir.serving.tally import Tally
 
 __all__ = ["Family"]
 
@@ -20,6 +26,7 @@ class Family(Queue):
     Attributes:
         programs: by the name of the model.
         batch: launches them.
+        tally: what launches of many calls came to.
 
     Args:
         limit: most requests of a launch, if the code takes as many.
@@ -32,6 +39,9 @@ class Family(Queue):
         exclusive = any(n < len(program.signature.weights) for n in program.signature.written)
         self.programs = dict(programs)
         self.batch = program.batch(min(limit, program.most_requests))
+        self._numbers = {name: number for number, name in enumerate(self.programs)}
+        self._fleet = None if exclusive else Fleet.of(self.batch, [*self.programs.values()])
+        self.tally = Tally(len(self.programs))
         core, device = torch._C, torch.device(program.device)
         self._modes = torch.is_inference_mode_enabled, core._len_torch_dispatch_stack, core._len_torch_function_stack
         self._index = None
@@ -40,18 +50,38 @@ class Family(Queue):
             self._current, self._stream = core._cuda_getDevice, core._cuda_getCurrentRawStream
         super().__init__(len(programs), self.batch.limit, exclusive, CostModel([], []))
 
+    def numbers(self, models: Sequence[str]) -> np.ndarray:
+        """Which of the family's programs are models of these names."""
+        return np.array([*map(self._numbers.__getitem__, models)], np.int64)
+
+    def tallied(self, model: str, statistics: Statistics) -> Statistics:
+        """Figures of a model, with those that `tally` has of it."""
+        return self.tally.added_to(statistics, self._numbers[model])
+
     def outputs(
-        self, models: Sequence[str], args: Sequence[Sequence[Any]], kwargs: Sequence[Mapping[str, Any]]
-    ) -> tuple[list[Any], bool]:
+        self,
+        models: Sequence[str],
+        args: Sequence[Sequence[Any]],
+        kwargs: Sequence[Mapping[str, Any]] = (),
+        numbers: np.ndarray | None = None,
+    ) -> tuple[Sequence[Any], bool]:
         """Run a launch of calls of models: the output or the error of each, and whether all of it went well.
 
         Calls that change what another one uses are run by themselves, after the others. An error that is nobody's own is that
         of who has it when run alone.
+
+        Args:
+            numbers: of the models, where they are known.
         """
         if len(models) == 1:
             output = self.output(models[0], args[0], kwargs[0] if kwargs else {})
             return [output], not isinstance(output, Exception)
         try:
+            if self._fleet is not None and len(models) >= FEWEST and not any(kwargs):
+                found = self._fleet(self.numbers(models) if numbers is None else numbers, args)
+                if found is not None:
+                    self.finish()
+                    return found, not found.errors
             outputs = self.batch(args, [self.programs[model] for model in models], kwargs or None, return_exceptions=True)
             self.finish()
             alone = [n for n, output in enumerate(outputs) if isinstance(output, Exception)]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any
 
+from kitsune_mlir.runtime.fleet import Outputs
 from kitsune_mlir.serving.answer import Answer, answer, start
 
 __all__ = ["Call", "Done", "Group", "Member", "begun", "give"]
@@ -14,7 +15,7 @@ __all__ = ["Call", "Done", "Group", "Member", "begun", "give"]
 Call = tuple[str, Sequence[Any]]
 """A model, and positional arguments."""
 
-Done = Callable[[Sequence[int], Sequence[Any]], object]
+Done = Callable[[Sequence[int], Outputs], object]
 """Called with numbers of requests of a group, and the output or the error of each."""
 
 _log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class Group:
         """Say what became of some requests; what `done` raises is logged, and nobody else's."""
         try:
             if places:
-                self._done(places, outputs)
+                self._done(places, Outputs.of(outputs))
         except Exception:
             _log.exception("exception calling %r", self._done)
 

@@ -207,6 +207,11 @@ class Queue:
             self._interval = between if mean == _NEVER else mean + (1 - (1 - WEIGHT) ** count) * (between - mean)
         self._last = last
 
+    @property
+    def urgent(self) -> bool:
+        """Whether requests wait that are not set aside."""
+        return bool(self._waiting)
+
     def first(self) -> Waiting | None:
         """The request that is next: the one with the earliest deadline, of those that are not set aside if there are any."""
         return _head(self._waiting) or _head(self._aside)
@@ -314,15 +319,18 @@ class Queue:
         next one is expected sooner than what a launch with it saves, and as long as the first one's deadline allows: no more
         than half of its slack is spent so.
         """
-        first, count = self.first(), self.count()
-        if first is None or count >= self.limit or self.exclusive and self.models <= count:
+        first = self.first()
+        return 0.0 if first is None else self.pause(now, self.count(), first.deadline, max(self._last, first.arrived))
+
+    def pause(self, now: float, count: int, deadline: float, last: float) -> float:
+        """As `patience`, of so many requests, with the first one's deadline, of which the last came at this time."""
+        if count >= self.limit or self.exclusive and self.models <= count:
             return 0.0
         if self.cost(count) <= count * self._interval:
             return 0.0
-        slack = first.deadline - now - self.cost(count + 1)
+        slack = deadline - now - self.cost(count + 1)
         wanted = min(self.cost.gain(count), slack / 2)
-        waited = now - max(self._last, first.arrived)
-        return max(0.0, wanted - waited) if self._interval < wanted else 0.0
+        return max(0.0, wanted - (now - last)) if self._interval < wanted else 0.0
 
     def observe(self, count: int, seconds: float, whole: float | None = None) -> None:
         """Learn from a launch, and whether the family is late.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, KitsuneError
-from kitsune_mlir.runtime.direct import pieces_of
+from kitsune_mlir.runtime.pieces import pieces_of
 from kitsune_mlir.runtime.program import Program
 from test.numerics.compare import exact, problem
 
@@ -197,7 +197,7 @@ def test_results_of_several_calls_in_one_piece_of_memory(monkeypatch: pytest.Mon
     program = compiled(model, (torch.randn(5, 7),))
     call = program.direct
     assert call is not None and call._pieces is None  # allocating is cheap on the host
-    monkeypatch.setattr(call, "_pieces", pieces_of(call._results))
+    monkeypatch.setattr(call, "_pieces", pieces_of(call.results))
     together, inputs = program.batch(64), [torch.randn(5, 7) for _ in range(9)]
     outputs = together([(x,) for x in inputs])
     for x, output in zip(inputs, outputs, strict=True):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, BusyError, DeadlineError, KitsuneError
 from kitsune_mlir.runtime.batch import Batch
+from kitsune_mlir.runtime.fleet import Fleet
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving import families
 from kitsune_mlir.serving.cost import CostModel
@@ -181,6 +182,7 @@ def test_an_engine_survives_what_breaks_a_launch(programs, monkeypatch):
             return one(self, *args, **kwargs)
 
         monkeypatch.setattr(Batch, "__call__", broken)
+        monkeypatch.setattr(Fleet, "__call__", lambda *_: None)
         monkeypatch.setattr(Program, "__call__", alone)
         futures = {name: engine.submit(name, (torch.randn(2, 16),)) for name in programs}
         gate.set()

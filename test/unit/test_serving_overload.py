@@ -181,6 +181,7 @@ class Played(Engine):
         (family,) = families_of({"0": program}, 4, False)
         family.cost = CostModel([1, 4], [self.LAUNCH, self.LAUNCH])
         self._run, family.batch = family.batch, self._launched  # type: ignore[assignment]
+        family._fleet = None  # all launches are the batch's
         self._one, family.output = family.output, self._by_itself  # type: ignore[method-assign]
         super().__init__([family], 10_000, lambda: self.now)
 

@@ -1,0 +1,154 @@
+"""Launches of calls that were handed in together, a launch at a time: nothing is made of a call, or looked up for it, alone.
+
+A request by itself costs an engine about as much as ten small ones cost a GPU. So calls of one family that come together stay
+together where that changes nothing: where no other request waits, all are in time in the order in which they came, and none
+is to wait for company. Otherwise each becomes a request as others are (`Handed.members`).
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from kitsune_mlir.runtime.fleet import Outputs
+from kitsune_mlir.serving.backlog import Backlog
+from kitsune_mlir.serving.counts import Counts
+from kitsune_mlir.serving.family import Family
+from kitsune_mlir.serving.groups import Group, Member
+from kitsune_mlir.serving.handed import Handed, Part, args_of
+
+__all__ = ["Bulk"]
+
+
+class Bulk:
+    """What was handed in together to an engine and waits, and its launches. Whoever launches holds the engine's lead.
+
+    Args:
+        lock, queues: the engine's, of what came and of what waits in families.
+        blocked: whether other requests wait, which are not to wait for these.
+        leave: is told that so many wait no longer, of this length and of these seconds in the backlog; `lock` is held.
+    """
+
+    def __init__(
+        self,
+        lock: threading.Lock,
+        queues: threading.Lock,
+        counts: Counts,
+        backlog: Backlog,
+        clock: Callable[[], float],
+        blocked: Callable[[], bool],
+        leave: Callable[[int, int, float], None],
+    ):
+        self._lock, self._queues, self._counts, self._backlog = lock, queues, counts, backlog
+        self._clock, self._blocked, self._leave = clock, blocked, leave
+        self._line = list[Handed]()
+
+    def __bool__(self) -> bool:
+        return bool(self._line)
+
+    def add(self, handed: Handed) -> None:
+        """Let calls wait; `lock` is held."""
+        self._line.append(handed)
+
+    def members(self, of: Group | None = None) -> list[Member]:
+        """Requests of the calls that wait (of a group), which wait here no longer; `lock` is held."""
+        found = [one for one in self._line if of is None or one.group is of]
+        self._line[:] = [one for one in self._line if one not in found]
+        return [request for one in found for request in one.members()]
+
+    def launch(self) -> bool:
+        """Launch what waits, as long as no other request does; whether what is left has to become requests."""
+        with self._lock:
+            line = self._line
+            line[:] = [one for one in line if len(one) or one.late]
+            if not line or any(b.ends[b.start] < a.ends[-1] for a, b in pairwise(line)) or self._impatient(line):
+                return bool(line)
+        return self._launch(line, True)
+
+    def at_once(self, handed: Handed) -> None:
+        """Launch calls that nobody has taken in, as long as nothing else waits and they are in time."""
+        self._launch([handed], False)
+
+    def _impatient(self, line: Sequence[Handed]) -> bool:
+        """Whether a launch had better wait for more, or its family has one request a launch, or one of a model."""
+        family, count = line[0].family, sum(map(len, line))
+        first = line[0].ends[line[0].start]
+        return (
+            family.late
+            or family.exclusive
+            or (count < family.limit and family.pause(self._clock(), count, first, line[-1].came) > 0)
+        )
+
+    def _launch(self, line: list[Handed], admitted: bool) -> bool:
+        while True:
+            if self._blocked():
+                return True
+            begin = self._clock()
+            with self._lock:
+                parts = self._taken(line, begin, admitted)
+                if not parts:
+                    return bool(line)
+            self._run(parts, begin, admitted)
+
+    def _taken(self, line: list[Handed], now: float, admitted: bool) -> list[Part]:
+        """The calls of the next launch, which wait no longer; none where what is left has to become requests, or nothing is."""
+        line[:] = [one for one in line if len(one) or one.late]
+        parts = _first(line)
+        if not parts:
+            return []
+        family = parts[0][0].family
+        over = now + family.expected(sum(len(part) for _, part in parts))
+        if any(one.strict and one.ends[part.start] < over for one, part in parts):
+            if sum(map(len, line)) <= family.limit:
+                return []  # a smaller launch may do
+            for one in line:  # who would be late has no seat where others wait
+                if one.strict and one.family is family:
+                    met = bisect.bisect_left(one.ends, over, one.start, one.stop)
+                    one.late += [range(one.start, met)] if met > one.start else []
+                    one.start = met
+            parts = _first(line)
+        for one, part in parts:
+            one.start = part.stop
+            if admitted:
+                self._leave(len(part), one.length, len(part) * one.seconds)
+        self._backlog.free = over
+        return parts
+
+    def _run(self, parts: Sequence[Part], begin: float, admitted: bool) -> None:
+        """Launch calls that were taken, and tell their groups."""
+        family, several = parts[0][0].family, len(parts) > 1
+        numbers = [one.numbers[part.start : part.stop] for one, part in parts]
+        whole = np.concatenate(numbers) if several else numbers[0]
+        models = [model for one, part in parts for model, _ in one.calls[part.start : part.stop]]
+        found, right = family.outputs(models, args_of(parts), (), whole)
+        seconds = self._clock() - begin
+        outputs, first = self._counts.bulk(family, parts, whole, Outputs.of(found), admitted), 0
+        for one, part in parts:
+            one.group.tell(one.places(part), outputs.part(first, first + len(part)) if several else outputs)
+            first += len(part)
+        with self._queues:
+            for one, part in parts:
+                if not part.start:
+                    family.came(one.came, len(one.calls))
+            if right:
+                family.observe(len(models), seconds, self._clock() - begin)
+
+
+def _first(line: Sequence[Handed]) -> list[Part]:
+    """The calls of a launch of the first ones' family."""
+    parts, left = list[Part](), 0
+    family: Family | None = None
+    for one in line:
+        if not len(one):
+            continue
+        if family is None:
+            family, left = one.family, one.family.limit
+        if one.family is not family or not left:
+            break
+        parts.append((one, range(one.start, min(one.stop, one.start + left))))
+        left -= len(parts[-1][1])
+    return parts

@@ -1,0 +1,221 @@
+"""Calls that are launched and counted together, by arrays: what they give, and when each becomes a request of its own."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import kitsune_mlir
+from kitsune_mlir.errors import ArgumentError, BusyError
+from kitsune_mlir.runtime.batch import Batch
+from kitsune_mlir.runtime.fleet import Fleet, Outputs
+from kitsune_mlir.runtime.program import Program
+from kitsune_mlir.serving.statistics import KEPT, Statistics
+from kitsune_mlir.serving.tally import Tally
+from test.unit.test_serving_groups import Told, held
+
+
+class Sum(nn.Module):
+    """Two inputs, two results of other types."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(7, 3)
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.layer(x) * y
+        return z, (z > 0).sum(-1)
+
+
+@pytest.fixture(scope="module")
+def models() -> list[nn.Module]:
+    return [Sum().eval() for _ in range(5)]
+
+
+@pytest.fixture(scope="module")
+def programs(models: list[nn.Module]) -> list[Program]:
+    first = kitsune_mlir.compile(models[0], (torch.randn(2, 7), torch.randn(2, 3)), target="host")
+    return [first.with_weights(dict(model.named_parameters())) for model in models]
+
+
+def calls(count: int) -> list[tuple[Tensor, Tensor]]:
+    return [(torch.randn(2, 7), torch.randn(2, 3)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 64])
+def test_a_fleet_gives_what_calls_give(models: list[nn.Module], programs: list[Program], count: int) -> None:
+    fleet = Fleet.of(programs[0].batch(64), programs)
+    assert fleet is not None
+    for _ in range(2):
+        given, numbers = calls(count), np.array([random.randrange(5) for _ in range(count)])
+        outputs = fleet(numbers, given)
+        assert outputs is not None and len(outputs) == count and not outputs.errors
+        for number, args, (z, positive) in zip(numbers, given, outputs, strict=True):
+            wanted, counted = models[number](*args)
+            assert torch.allclose(z, wanted, atol=1e-5) and torch.equal(positive, counted)
+            assert not z._is_view() and z.data_ptr() % 16 == 0
+        assert outputs[0] is outputs[0] and [*outputs[1:]] == [*outputs][1:]
+
+
+def test_what_does_not_fit_is_looked_at_one_by_one(programs: list[Program]) -> None:
+    fleet, given, numbers = Fleet.of(programs[0].batch(8), programs), calls(3), np.zeros(3, np.int64)
+    assert fleet is not None
+    x, y = given[1]
+    wrong: list[Any] = [(x,), (x.double(), y), [x, y], (x[:1], y), (x.T.contiguous().T, y), (x, torch.randn(7)[1:].view(2, 3))]
+    for args in wrong:
+        assert fleet(numbers, [given[0], args, given[2]]) is None
+    both = torch.randn(2, 7)
+    assert fleet(numbers, [given[0], (both, y), (both, y)]) is not None  # what is only read may be shared
+
+
+def test_programs_that_change_something_or_give_much_are_no_fleet() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("total", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.total.add_(x)
+            return self.total * 2
+
+    program = kitsune_mlir.compile(Counting(), (torch.zeros(3),), target="host")
+    assert Fleet.of(program.batch(4), [program]) is None
+    wide = kitsune_mlir.compile(nn.Linear(4, 8192).eval(), (torch.randn(1, 4),), target="host")
+    assert Fleet.of(wide.batch(4), [wide]) is None
+
+
+def test_an_assertion_of_one_call_is_its_own() -> None:
+    program = kitsune_mlir.compile(nn.Embedding(5, 3), (torch.tensor([0, 1]),), target="host")
+    fleet = Fleet.of(program.batch(8), [program])
+    assert fleet is not None
+    outputs = fleet(np.zeros(3, np.int64), [(torch.tensor([0, 4]),), (torch.tensor([1, 7]),), (torch.tensor([3, 3]),)])
+    assert outputs is not None and [*outputs.errors] == [1] and outputs[1] is outputs.errors[1]
+    assert torch.equal(outputs[2], outputs[2]) and outputs[0].shape == (2, 3)
+    assert {*outputs.part(1, 3).errors} == {0} and outputs.part(1, 3)[1] is outputs[2]
+    assert Outputs.of([1, ValueError("x")]).errors.keys() == {1}
+
+
+def test_a_weight_that_changes_is_seen(programs: list[Program]) -> None:
+    """Those that a program reads where they lie, and those of which it has a copy."""
+    model = nn.Linear(7, 3).eval().requires_grad_(False)
+    model.weight.data = torch.randn(7, 3).T
+    program = kitsune_mlir.compile(model, (torch.randn(1, 7),), target="host")
+    fleet, x = Fleet.of(program.batch(4), [program]), torch.randn(1, 7)
+    assert fleet is not None
+    for _ in range(2):
+        outputs = fleet(np.zeros(2, np.int64), [(x,), (x,)])
+        if outputs is not None:
+            assert torch.allclose(outputs[1], model(x), atol=1e-5)
+        else:
+            assert program.copies.stale
+        model.weight.mul_(2)
+
+
+def test_a_tally_counts_as_one_by_one() -> None:
+    tally, counted = Tally(3), [Statistics() for _ in range(3)]
+    for launch in range(400):
+        numbers = np.array([random.randrange(3) for _ in range(random.randrange(1, 200))])
+        seconds = np.full(len(numbers), launch * 1e-3)
+        late = numbers[: len(numbers) // 3]
+        if launch % 2:
+            tally.add(numbers, seconds, late, True)
+        else:
+            tally.take(numbers)
+            tally.add(numbers, seconds, late if len(late) else None)
+        for n in numbers:
+            one = counted[n]
+            one.submitted, one.answered, one.joined = one.submitted + 1, one.answered + 1, one.joined + (len(numbers) > 1)
+            one.latencies.append(launch * 1e-3)
+        for n in late:
+            counted[n].missed += 1
+        for n in {*numbers.tolist()}:
+            counted[n].launches += 1
+    for number, wanted in enumerate(counted):
+        found = tally.added_to(Statistics(submitted=2), number)
+        for name in ("answered", "missed", "launches", "joined"):
+            assert getattr(found, name) == getattr(wanted, name)
+        assert found.submitted == wanted.submitted + 2 and found.to_dict()["p99"] == wanted.to_dict()["p99"]
+        assert [*found.latencies][-1000:] == [*wanted.latencies][-1000:] and len(found.latencies) <= KEPT
+
+
+@pytest.fixture
+def lines() -> Iterator[dict[str, Program]]:
+    first = kitsune_mlir.compile(nn.Linear(7, 3).eval(), (torch.randn(1, 7),), target="host")
+    other = kitsune_mlir.compile(nn.Linear(7, 4).eval(), (torch.randn(1, 7),), target="host")
+    yield {"a": first, "b": first.with_weights({}), "c": other}
+
+
+def test_calls_of_several_groups_share_launches(lines: dict[str, Program], monkeypatch: pytest.MonkeyPatch) -> None:
+    with held(lines, limit=16) as engine:
+        x, told = torch.randn(1, 7), [Told(5) for _ in range(6)]
+        gate = engine.hold(x)
+        sizes, run = list[int](), Batch.__call__
+        monkeypatch.setattr(Fleet, "__call__", lambda self, numbers, given: sizes.append(len(given)))
+        monkeypatch.setattr(Batch, "__call__", lambda self, *args, **options: run(self, *args, **options))
+        for one in told:
+            engine.submit_many([("ab"[n % 2], (x,)) for n in range(5)], one, deadline=30.0)
+        gate.set()
+        for one in told:
+            assert all(torch.allclose(output, lines["a"](x), atol=1e-5) for output in one.wait())
+        assert sizes == [16, 14]
+    counts = engine.stats()["models"]
+    assert counts["a"]["submitted"] == counts["a"]["answered"] == 19 and counts["b"]["joined"] == 12
+    assert not engine._waiting and not engine._backlog._ahead
+
+
+def test_an_urgent_request_comes_before_calls_that_wait_together(lines: dict[str, Program]) -> None:
+    """A future's, and those of a group whose deadlines are sooner; calls of two families, in one group."""
+    order: list[Any] = []
+    with held(lines, limit=4) as engine:
+        x = torch.randn(1, 7)
+        gate, over = engine.hold(x), threading.Event()
+        engine.submit_many([("a", (x,))] * 6, lambda places, _: order.append(("late", *places)), deadline=50.0)
+        engine.submit_many(
+            [("b", (x,)), ("c", (x,)), ("b", (x,))], lambda p, _: order.append(("mixed", *p)), deadline=[9, 3, 8]
+        )
+        engine.submit("b", (x,), deadline=2.0).add_done_callback(lambda _: order.append("future"))
+        engine.submit_many([("a", (x,))], lambda *_: over.set(), deadline=60.0)
+        gate.set()
+        assert over.wait(30)
+    assert order.index("future") < order.index(("mixed", 1)) < [n for n, one in enumerate(order) if one[0] == "late"][-1]
+    assert sorted(p for one in order if one[0] == "mixed" for p in one[1:]) == [0, 1, 2]
+
+
+def test_calls_that_come_too_late_cost_the_others_no_seat(lines: dict[str, Program]) -> None:
+    """A source brings more than launches do: those that can be met are launched, not the first that came."""
+    told, over = dict[int, Any](), threading.Event()
+
+    def source(engine: Any, idle: bool) -> bool:
+        family = engine._families["a"]
+        family.cost.counts, family.cost.seconds = [1, 8], [0.5, 1.0]  # seconds, as far as it knows
+        family.set_pace()
+        x = torch.randn(1, 7)
+        ends = [0.6] * 30 + [30.0] * 16  # a launch of eight is over after a second
+        engine.submit_many([("a", (x,))] * 46, lambda p, o: told.update(zip(p, o, strict=True)), deadline=ends)
+        over.set()
+        return False
+
+    with kitsune_mlir.serve(lines, limit=8, measure=False, source=source):
+        assert over.wait(30)
+    assert len(told) == 46 and all(isinstance(told[n], Tensor) for n in range(30, 46))
+    assert sum(isinstance(told[n], BusyError) for n in range(30)) > 20
+
+
+def test_errors_of_calls_that_are_launched_together(lines: dict[str, Program]) -> None:
+    with held(lines, limit=16) as engine:
+        x, told = torch.randn(1, 7), Told(12)
+        gate = engine.hold(x)
+        engine.submit_many([("a", (x if n % 5 else x[:, :6],)) for n in range(12)], told, deadline=30.0)
+        gate.set()
+        outputs = told.wait()
+    assert [n for n, one in enumerate(outputs) if isinstance(one, ArgumentError)] == [0, 5, 10]
+    assert all(one.__cause__ is None for one in outputs if isinstance(one, ArgumentError))
+    counts = engine.stats()["models"]["a"]
+    assert (counts["submitted"], counts["answered"], counts["failed"]) == (13, 10, 3)
