@@ -130,6 +130,7 @@ def _untraced(whole: WholeGraph, part: Part, asked: _Asked, facts: Facts) -> Cal
     from kitsune_mlir.dynamo.recorded import Recorded
     from kitsune_mlir.dynamo.report import GraphReport
     from kitsune_mlir.dynamo.torch_api import as_inference
+    from kitsune_mlir.sized.restride import NoViews
 
     facts.numbers = frozenset(whole.static)
     facts.fixed = frozenset(whole.names[whole.takes.index(n)] for n in whole.static if n in whole.takes)
@@ -138,10 +139,11 @@ def _untraced(whole: WholeGraph, part: Part, asked: _Asked, facts: Facts) -> Cal
     facts.reports.append(report)
     asked.tell(report)
     calls = called(whole, part, asked.inputs)
-    if not (asked.graphs.cudagraphs and whole.stays is None):
-        return as_inference(calls)
-    facts.recorded = True
-    return as_inference(Recorded(calls, whole.static, (), lambda: copies_in(calls)))
+    run = calls
+    if asked.graphs.cudagraphs and whole.stays is None:
+        facts.recorded, run = True, Recorded(calls, whole.static, (), lambda: copies_in(calls))
+    looking = [n for n, (_, views) in enumerate(whole.outputs) if views]
+    return as_inference(NoViews(run, looking) if looking else run)
 
 
 def _needs_gradients(inputs: Sequence[Any]) -> bool:
@@ -185,7 +187,7 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
     from kitsune_mlir.dynamo.compile import compile_graph, copies_in
     from kitsune_mlir.dynamo.drawn import draws_of
     from kitsune_mlir.dynamo.kept_graphs import whole_graph
-    from kitsune_mlir.dynamo.partition import is_outside
+    from kitsune_mlir.dynamo.partition import is_outside, views_in
     from kitsune_mlir.dynamo.parts import NoPart, compile_part
     from kitsune_mlir.dynamo.recorded import Recorded, unrecordable, written_in
     from kitsune_mlir.dynamo.repeated import written_out
@@ -202,6 +204,7 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
     from kitsune_mlir.machine.target import find_target
     from kitsune_mlir.settings import choose_target
     from kitsune_mlir.sized.drawn import Drawn
+    from kitsune_mlir.sized.restride import NoViews
 
     def compile(gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
         written_out(gm)
@@ -269,6 +272,8 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
         draws = draws_of(gm) if symbolic else None
         run = Specialized(gm, compile_static, asked.graphs) if symbolic else compile_static(gm)
         run = Drawn(run, draws) if draws is not None else run
+        if kind == "inference" and (looking := views_in(gm)):
+            run = NoViews(run, looking)
         if counted is not None and not saving():
             facts.plain = as_inference(run, changing_outputs(), counted)
         if saving():

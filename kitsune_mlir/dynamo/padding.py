@@ -136,10 +136,6 @@ class Padded(PaddedCall):
         numbers = [plain(expression(node.meta["val"])) for node in halves.numbers]
         super().__init__(sizes, padded, inputs, taken, results, numbers, counted, run, halves.rest, device)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        what = self.sizes, self.names, self.inputs, self.taken, self.results, self.numbers, self.counted
-        return PaddedCall, (*what, self.run, self.rest, self.device)
-
 
 def _traced(
     halves: Split,

@@ -17,7 +17,7 @@ from torch import fx
 
 from kitsune_mlir.dynamo.randoms import is_random
 
-__all__ = ["NAMESPACES", "Partition", "is_made", "is_outside", "is_view", "partition"]
+__all__ = ["NAMESPACES", "Partition", "is_made", "is_outside", "is_view", "partition", "views_in"]
 
 aten = torch.ops.aten
 
@@ -41,6 +41,13 @@ class Partition:
     whole: fx.GraphModule
     parts: dict[str, fx.GraphModule]
     islands: tuple[fx.Node, ...]
+
+
+def views_in(gm: fx.GraphModule) -> list[int]:
+    """Numbers of a graph's outputs that are views."""
+    output = next(iter(gm.graph.find_nodes(op="output")))
+    nodes = enumerate(output.args[0])  # type: ignore[arg-type]
+    return [n for n, node in nodes if isinstance(node, fx.Node) and node.op == "call_function" and is_view(node)]
 
 
 def is_view(node: fx.Node) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,14 +13,17 @@ import torch
 from torch import Tensor
 
 from kitsune_mlir.sized.expressions import Size, size_at
-from kitsune_mlir.sized.padded_input import CopiedTogether, PaddedInput
-from kitsune_mlir.sized.restride import same_strides, with_strides
+from kitsune_mlir.sized.padded_input import CopiedTogether, PaddedInput, copies_into
+from kitsune_mlir.sized.prepared import PreparedCall, prepared
+from kitsune_mlir.sized.restride import reinterpreted, same_strides, with_strides, without_views
 from kitsune_mlir.sized.taker import taker
 
 __all__ = ["PaddedCall", "PaddedResult", "Place", "reader", "values_of"]
 
 MOST_CUTS = 4096
-"""Sets of sizes of which it is held how results are cut."""
+"""Sets of sizes of which it is held how results are cut, and by thread how calls are made."""
+MOST_MISSES = 8
+"""Calls of a set of sizes that could not be made as one before, from which on no more are prepared."""
 
 Place = tuple[int, int | None, int]
 """Of a symbol: an input's number, its dimension or None for a number itself, and how often the symbol that size is."""
@@ -70,11 +74,12 @@ class PaddedResult:
             return _first(keep, stride)
 
         def cut(value: Tensor) -> Tensor:
-            value = value.reshape(split)
-            for dim, n in enumerate(keep):
-                if value.shape[dim] != n:
-                    value = value.narrow(dim, 0, n)
-            return with_strides(value.reshape(size), size, stride)
+            with without_views():
+                value = value.reshape(split)
+                for dim, n in enumerate(keep):
+                    if value.shape[dim] != n:
+                        value = value.narrow(dim, 0, n)
+                return with_strides(value.reshape(size), size, stride)
 
         return cut
 
@@ -89,11 +94,12 @@ def _first(size: Sequence[int], stride: Sequence[int]) -> Callable[[Tensor], Ten
         if lies != as_it_lies and same_strides(size, lies, stride):
             as_it_lies = lies
         if lies == as_it_lies:  # strides of dimensions of one element, too: who guards a size guards them
-            return value.as_strided(size, stride)
-        for dim, n in enumerate(size):
-            if value.shape[dim] != n:
-                value = value.narrow(dim, 0, n)
-        return with_strides(value, size, stride)
+            return reinterpreted(value, size, stride)
+        with without_views():
+            for dim, n in enumerate(size):
+                if value.shape[dim] != n:
+                    value = value.narrow(dim, 0, n)
+            return with_strides(value, size, stride)
 
     return cut
 
@@ -134,9 +140,12 @@ class PaddedCall:
         self._together = CopiedTogether(self._changed) if device.type == "cuda" and self._changed else None
         self._counts: dict[int, Tensor] = {}
         self._cuts: dict[tuple[int, ...], Any] = {}
+        self._index = device.index if device.type == "cuda" else None
+        self._prepared = threading.local()  # of each thread, whose buffers are its own
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cuts": {}, "_counts": {}}
+    def __reduce__(self) -> tuple[Any, ...]:
+        what = self.sizes, self.names, self.inputs, self.taken, self.results, self.numbers, self.counted
+        return PaddedCall, (*what, self.run, self.rest, self.device)
 
     def compile(self, compile: Callable[[Any], Callable[..., Any]]) -> None:
         """Compile the graph without symbols, which PyTorch would run else."""
@@ -148,6 +157,14 @@ class PaddedCall:
 
     def __call__(self, values: tuple[int, ...], args: Sequence[Any]) -> Any:
         """The graph's outputs for values of all its symbols."""
+        index = self._index
+        stream = 0 if index is None else torch._C._cuda_getCurrentRawStream(index)
+        kept: dict[Any, PreparedCall | None] = self._prepared.__dict__
+        ready = kept.get((values, stream))
+        if ready is not None and (index is None or torch._C._cuda_getDevice() == index):
+            results = ready(args, stream)
+            if results is not None:
+                return results if self.rest is None else self.rest(*args, *ready.numbers, *results)
         cut = self._cuts.get(values)
         if cut is None:
             if len(self._cuts) >= MOST_CUTS:
@@ -160,6 +177,7 @@ class PaddedCall:
         else:
             for n, value in self._changed:
                 given[n] = value(given[n])
+        larger = given
         if len(given) != len(self.taken):
             given = [*self._take(given)]
         # Loops and no comprehensions: those are functions, slow to call while torch.compile's hook is there.
@@ -169,7 +187,26 @@ class PaddedCall:
         results = []
         for value, how in zip(self.run(*given), outputs, strict=True):
             results.append(how(value))
+        if (values, stream) not in kept or (ready is not None and ready.misses < MOST_MISSES):
+            if len(kept) >= MOST_CUTS:
+                kept.clear()
+            kept[values, stream] = self._prepare(args, larger, cut, 0 if ready is None else ready.misses + 1)
         return results if self.rest is None else self.rest(*args, *numbers, *results)
+
+    def _prepare(self, args: Sequence[Any], larger: Sequence[Any], cut: Any, misses: int) -> PreparedCall | None:
+        """What makes calls like one that was just made quicker; None where there is nothing.
+
+        Args:
+            args: of the call. larger: with inputs that are padded in the place of these.
+            cut: as `_cut` gave it.
+        """
+        numbers, counts, outputs = cut
+        copy = copies_into(self._changed, args, larger)
+        if copy is None or any(n not in self._counts for n in counts):
+            return None
+        kept = {at: larger[n] for at, n in enumerate(self.taken) if n in self.inputs}
+        kept |= {len(self.taken) + at: self._counts[n] for at, n in enumerate(counts)}
+        return prepared(self.run, self.taken, kept, copy, outputs, numbers, misses)
 
     def _cut(self, values: Mapping[str, int]) -> Any:
         """What a call with these values needs: numbers that the rest takes, counts, and what cuts each result."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kitsune_mlir.runtime.copy_kernel import ALIGNED, MOST_BYTES, MOST_COPIES, Copies, Copy
 
-__all__ = ["KEPT", "CopiedTogether", "PaddedInput", "copier"]
+__all__ = ["KEPT", "CopiedTogether", "PaddedInput", "copier", "copies_into"]
 
 Pieces = tuple[int, int, int, int]
 """Address, bytes of a piece, how many there are, bytes from one to the next: all of `Copy` but where they come from."""
@@ -151,6 +151,57 @@ class CopiedTogether:
                 if len(known) > MOST_PARTS:
                     known.clear()
                 known[values, place] = wholes, copies
+
+
+def copies_into(
+    inputs: Sequence[tuple[int, PaddedInput]], args: Sequence[Any], larger: Sequence[Any]
+) -> Callable[[Sequence[Any]], bool] | None:
+    """What copies a call's arguments into the buffers that an earlier call's were copied into, on the same stream: on a GPU in
+    one launch. It says whether it could: not while a CUDA graph is captured, or inputs lie in another way. None where one of
+    the earlier call's inputs was taken as it is, and where it takes more than one launch.
+
+    Args:
+        inputs: by number of the argument.
+        args: of the earlier call. larger: what was in their place.
+    """
+    numbers = [n for n, _ in inputs]
+    parts, each = list[tuple[int, Tensor]](), list[Copy]()
+    for n, how in inputs:
+        whole, part, pieces = how.place(args[n])
+        if part is None or whole is not larger[n]:
+            return None
+        parts.append((n, part))
+        if pieces is not None:
+            each.append((args[n].data_ptr(), *pieces))
+    if not any(_on_gpu(part) for _, part in parts):
+
+        def one_by_one(args: Sequence[Any]) -> bool:
+            for n, part in parts:
+                part.copy_(args[n])
+            return True
+
+        return one_by_one
+    index, stream, capture = _place(larger[numbers[0]].device)
+    plain = all(_lies_plainly(args[n]) and args[n].data_ptr() % ALIGNED == 0 for n in numbers)
+    if capture or not plain or not 0 < len(each) == len(numbers) <= MOST_COPIES:
+        return None
+    copies, capturing = Copies(each, index, stream), torch._C._cuda_isCurrentStreamCapturing
+
+    def together(args: Sequence[Any]) -> bool:
+        sources, bits = [], 0
+        for n in numbers:
+            arg = args[n]
+            if not arg.is_contiguous() or arg.is_neg() or arg.is_conj():
+                return False
+            pointer = arg.data_ptr()
+            sources.append(pointer)
+            bits |= pointer
+        if bits % ALIGNED or capturing():
+            return False
+        copies(sources)
+        return True
+
+    return together
 
 
 def copier(places: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], None]:

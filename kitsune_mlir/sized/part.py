@@ -50,6 +50,10 @@ class Part(torch.nn.Module):
         orders: for each input that is none, the order in which the program takes its dimensions, or None.
         made: for each output its size and strides, and the order in which the program gives its dimensions, or None.
         threads: of the host's, workers of one call, for where it is loaded again.
+
+    Attributes:
+        inputs: numbers of the inputs that the program is called with.
+        bound: where the weights of the last call lie, None before the first one, and the program with them.
     """
 
     def __init__(
@@ -72,9 +76,10 @@ class Part(torch.nn.Module):
         self._names = [names[n] for n in self._weights]
         given = [n for n, name in enumerate(names) if name not in weights]
         self._take_weights, self._take_given = taker(self._weights), taker(given)
+        self.inputs: Sequence[int] = given if self._weights else range(len(names))
         self._orders = [(n, order) for n, order in enumerate(orders) if order is not None]
         # Read and replaced as one, for calls of several threads; nothing is there yet.
-        self._last: tuple[list[int] | None, Program] = (None, program)
+        self.bound: tuple[list[int] | None, Program] = (None, program)
         self._known: OrderedDict[tuple[int, ...], _Bound] = OrderedDict()
         self._strides: list[tuple[int, ...]] | None = None  # of the weights in the first call
         self._lock = threading.Lock()
@@ -86,7 +91,7 @@ class Part(torch.nn.Module):
             weights = self._take_weights(args)
             # Not whether they are the same objects: `parameter.data = other` changes what one is.
             pointers = list(map(_POINTER, weights))
-            known, program = self._last
+            known, program = self.bound
             if pointers != known:
                 program = self._bind(weights, pointers)
             given = self._take_given(args)
@@ -97,6 +102,16 @@ class Part(torch.nn.Module):
             return results
         with without_views():  # an output that autograd takes for a view may not be changed in place
             return [value if how is None else how(value) for value, how in zip(results, self._made, strict=True)]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it hands the program's results on, and inputs to the program, as they are."""
+        return self._as_is and not self._orders
+
+    @property
+    def weights(self) -> Sequence[int]:
+        """Numbers of the inputs that are weights which the program uses."""
+        return self._weights
 
     @property
     def given(self) -> tuple[tuple[str, ...], set[str], tuple[Any, ...], tuple[Made, ...], int | None]:
@@ -125,7 +140,7 @@ class Part(torch.nn.Module):
 
     def copies(self) -> Sequence[WeightCopy]:
         """Of the weights of the last call, those that are copied or derived."""
-        return self._last[1].copies
+        return self.bound[1].copies
 
     def _ordered(self, args: Sequence[Tensor]) -> Sequence[Tensor]:
         given = list(args)
@@ -152,7 +167,7 @@ class Part(torch.nn.Module):
                 if len(self._known) > MOST_WEIGHTS:
                     self._known.popitem(last=False)
             self._known.move_to_end(key)
-            self._last = pointers, self._known[key].program
+            self.bound = pointers, self._known[key].program
             return self._known[key].program
 
     def _bound(self, weights: Sequence[Tensor]) -> _Bound:
