@@ -33,7 +33,7 @@ from .large_updates import updates_apart
 from .levels import in_levels
 from .marks import marked
 from .short_reductions import made_again
-from .small_stages import ends_in_numbers, one_row, worth_a_hand_off
+from .small_stages import ends_in_numbers, numbers_of_many, one_row, worth_a_hand_off
 
 TILE_COLUMNS = 256  # what a GPU's tile has at most of the last of several shared dimensions
 MOST_OPS = 128  # in a stage: plans look at all of them together, and the code of more is slow to compile
@@ -177,6 +177,9 @@ class Grouping:
             return "they share no parallel dimension"
         if self.would_cycle(a, b):
             return "another stage runs between them"
+        others = self.target.is_gpu and numbers_of_many(self.members[a], self.members[b], self.group_of)
+        if others and not {*self._groups_read_by(b)} <= {a, *self._groups_read_by(a)}:
+            return "others read its numbers, and would wait for what this one waits for"
         for rule in (keeps_apart, *((made_again, updates_apart) if self.target.is_gpu and merged.dims else ())):
             if (reason := rule(self.members[a], self.members[b])) is not None:
                 return reason
@@ -228,11 +231,9 @@ class Grouping:
 
     def _small(self, group: list[ir.Operation], space: Space, tiles: int | None = None) -> bool:
         """Whether few tiles (by default its points), or one of a single row, of what has no products beat several stages."""
-        products = any(is_contraction(op) or not is_generic(op) for op in group)
-        if products or (not space.dims and not all(map(one_row, group))):
+        if any(is_contraction(op) or not is_generic(op) for op in group) or not (space.dims or all(map(one_row, group))):
             return False
-        values = {v for op in group for v in [*op.operands, *op.results] if is_tensor(v)}
-        bytes_ = sum(tensor_bytes(v.type) for v in values)
+        bytes_ = sum(tensor_bytes(v.type) for v in {v for op in group for v in [*op.operands, *op.results] if is_tensor(v)})
         operations = count(group).vector_ops
         return worth_a_hand_off(bytes_, operations, tiles or math.prod(d.size for d in space.dims), self.target)
 

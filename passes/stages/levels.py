@@ -7,7 +7,8 @@ __all__ = ["in_levels"]
 
 def in_levels(groups: Sequence[int], sources: Mapping[int, Sequence[int]], multiplies: Callable[[int], bool]) -> list[int]:
     """Groups that can start at the same time together, so that blocks without a tile of the one work on the other instead of
-    waiting for it (the products of q, k and v); last what nobody reads.
+    waiting for it (the products of q, k and v); last what nobody reads, products before the rest: an engine goes through
+    successive ones without a break.
 
     Args:
         groups: in an order in which producers come before consumers.
@@ -27,4 +28,4 @@ def in_levels(groups: Sequence[int], sources: Mapping[int, Sequence[int]], multi
         if not sources[g] and g in readers and not multiplies(g):
             level[g] = max(0, min(level[reader] for reader in readers[g]) - 1)
             late |= {g} if level[g] else set()
-    return sorted(groups, key=lambda g: (level[g], g in late, g not in readers))
+    return sorted(groups, key=lambda g: (level[g], g in late, g not in readers, g not in readers and not multiplies(g)))

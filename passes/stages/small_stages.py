@@ -5,7 +5,7 @@ What makes single numbers of one that everything was reduced to costs nothing wh
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from torch_mlir import ir
 
@@ -44,6 +44,15 @@ def ends_in_numbers(producer: Space, consumer: Sequence[ir.Operation]) -> bool:
     if producer.dims or not all(map(_one_number, consumer)):
         return False
     return all(is_free(op) or is_generic(op) for op in producer.ops)
+
+
+def numbers_of_many(producer: Sequence[ir.Operation], consumer: Sequence[ir.Operation], others: Container[int]) -> bool:
+    """Whether `producer` makes single numbers of single numbers, and `consumer`, which does not, and some of `others` (hashes of
+    ops) read them: all of an optimizer's updates have the same rates."""
+    if not all(map(_one_number, producer)) or all(map(_one_number, consumer)):
+        return False
+    readers = {hash(use.owner.operation) for op in producer for result in op.results for use in result.uses}
+    return any(reader in others for reader in readers - {hash(op) for op in (*producer, *consumer)})
 
 
 def _one_number(op: ir.Operation) -> bool:

@@ -24,6 +24,8 @@ from kitsune_mlir.codegen.gpu.kernel.length import (
 )
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import AssemblyTimeout
+from test.gpu.cases_layers import layers
+from test.gpu.unassembled import unassembled
 from test.unit.test_launches import program
 
 ALL = [(1, 0), (2, 1), (1, 2), (1, 3)]
@@ -79,6 +81,18 @@ def test_a_kernel_that_is_too_long_becomes_launches() -> None:
     assert [len(code.engines) for code in (first, *later)] == [1, 1, 1]
     assert [code.manifest.follows for code in (first, *later)] == [False, True, True]
     assert not any(code.manifest.slots for code in (first, *later)), "nothing waits inside a launch of one task"
+
+
+def test_tasks_that_are_alike_share_a_body_before_they_become_launches() -> None:
+    """Eight layers of two alike tasks each: too few for sharing bodies, where the code is not too long."""
+    case = layers(8, engine="simt")
+    with new_context(), ir.Location.unknown(), unassembled():
+        module = ir.Module.parse(case.text)
+        (usual,) = compile_launches(module, case.name, KernelOptions())
+        most = operations_of(ir.Module.parse(usual.gpu_ir).operation) * 9 // 10
+        (shared,) = compile_launches(module, case.name, KernelOptions(most_operations=most))
+    assert shared.manifest.arrays and not usual.manifest.arrays and len(shared.ptx) < 0.6 * len(usual.ptx)
+    assert [choice.task for choice in shared.engines] == [choice.task for choice in usual.engines]
 
 
 def test_a_kernel_with_too_many_parameters_becomes_launches(monkeypatch: pytest.MonkeyPatch) -> None:

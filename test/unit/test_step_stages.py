@@ -9,11 +9,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch_mlir import ir
 
 import kitsune_mlir
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.products import is_generic
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.machine.target import find_target
+from kitsune_mlir.passes.stages.grouping import Grouping
 from kitsune_mlir.pipeline import plan
 from test.gpu.unassembled import unassembled
 from test.programs.compiled import planned_for_gpu
@@ -138,3 +141,53 @@ def test_long_rows_are_read_from_shared_memory_by_several_blocks() -> None:
     with unassembled():
         (task,) = kitsune_mlir.compile(difference, args, target="h200", options={"cache": False}).summary["engines"]
     assert task["engine"] == "simt" and task["parameters"]["threads"] == 256 and not task["parameters"]["resident"]
+
+
+UPDATES = """
+#all = affine_map<(i) -> (i)>
+#one = affine_map<(i) -> ()>
+#no = affine_map<() -> ()>
+func.func @updates(%rate: tensor<f32>, %given: tensor<4096x768xf32>, %a: tensor<768xf32>, %b: tensor<768xf32>)
+    -> (tensor<768xf32>, tensor<768xf32>) {
+  %zero = arith.constant 0.0 : f32
+  %row = tensor.empty() : tensor<768xf32>
+  %point = tensor.empty() : tensor<f32>
+  %start = linalg.fill ins(%zero : f32) outs(%row : tensor<768xf32>) -> tensor<768xf32>
+  %sum = linalg.generic {indexing_maps = [affine_map<(i, j) -> (j, i)>, affine_map<(i, j) -> (i)>],
+      iterator_types = ["parallel", "reduction"]} ins(%given : tensor<4096x768xf32>) outs(%start : tensor<768xf32>) {
+  ^bb0(%x: f32, %y: f32):
+    %z = arith.addf %x, %y : f32
+    linalg.yield %z : f32
+  } -> tensor<768xf32>
+  %size = linalg.generic {indexing_maps = [#no, #no], iterator_types = []} ins(%rate : tensor<f32>) outs(%point : tensor<f32>) {
+  ^bb0(%x: f32, %y: f32):
+    %z = math.sqrt %x : f32
+    linalg.yield %z : f32
+  } -> tensor<f32>
+  %first = linalg.generic {indexing_maps = [#all, #one, #all], iterator_types = ["parallel"]}
+      ins(%FIRST, %size : tensor<768xf32>, tensor<f32>) outs(%row : tensor<768xf32>) {
+  ^bb0(%x: f32, %n: f32, %y: f32):
+    %z = arith.mulf %x, %n : f32
+    linalg.yield %z : f32
+  } -> tensor<768xf32>
+  %second = linalg.generic {indexing_maps = [#all, #one, #all], iterator_types = ["parallel"]}
+      ins(%b, %SECOND : tensor<768xf32>, tensor<f32>) outs(%row : tensor<768xf32>) {
+  ^bb0(%x: f32, %n: f32, %y: f32):
+    %z = arith.mulf %x, %n : f32
+    linalg.yield %z : f32
+  } -> tensor<768xf32>
+  return %first, %second : tensor<768xf32>, tensor<768xf32>
+}"""
+
+
+@pytest.mark.parametrize(("first", "second", "apart"), [("sum", "size", True), ("a", "size", False), ("sum", "rate", False)])
+def test_a_number_that_several_updates_read_waits_for_no_gradient(first: str, second: str, apart: bool) -> None:
+    """In one stage with the first bias's update it would wait for that bias's gradient, and all updates for it."""
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(UPDATES.replace("%FIRST", f"%{first}").replace("%SECOND", f"%{second}"))
+        *ops, end = [op.operation for op in module.body.operations[0].regions[0].blocks[0].operations]
+        grouping = Grouping(ops, list(end.operands), find_target("h200"), "cost")
+        grouping.order_groups()
+        size, update, _ = (grouping.group_of[hash(op)] for op in ops if is_generic(op) and "reduction" not in str(op))
+        reason = grouping.try_merge(size, update)
+    assert (reason == "others read its numbers, and would wait for what this one waits for") == apart

@@ -71,13 +71,34 @@ def each_launch(function: ir.Operation, emit: Callable[[ir.Operation], T]) -> li
     return made
 
 
-def _check_length(executor: Executor, name: str, options: KernelOptions) -> None:
-    """LongKernel where a kernel had better be several."""
-    schedule, most = executor.needs.schedule, options.most_operations
-    if not most or options.requests > 1 or not executor.needs.placement.everywhere or len(schedule.runs) < 2:
-        return
-    if (total := operations_of(executor.module.operation)) <= most:
-        return
+def _built(program: ProgramView, options: KernelOptions) -> Executor:
+    """The kernel of a program. Where its code is long, tasks that are alike share a body, which takes less time than a launch.
+
+    Raises:
+        LongKernel: it had better be several all the same.
+    """
+    executor = build(program, program.name, options)
+    if (total := _too_many(executor, options)) and not executor.needs.schedule.shared:
+        shared = build(program, program.name, options, share=True)
+        if shared.needs.schedule.shared:
+            executor, total = shared, _too_many(shared, options)
+    if total:
+        _cut(executor, program.name, options.most_operations, total)
+    return executor
+
+
+def _too_many(executor: Executor, options: KernelOptions) -> int:
+    """How many operations a kernel has that could be several and has more than it may; 0 for any other."""
+    most, placement = options.most_operations, executor.needs.placement
+    if not most or options.requests > 1 or not placement.everywhere or len(executor.needs.schedule.runs) < 2:
+        return 0
+    total = operations_of(executor.module.operation)
+    return total if total > most else 0
+
+
+def _cut(executor: Executor, name: str, most: int, total: int) -> None:
+    """LongKernel where several launches are shorter."""
+    schedule = executor.needs.schedule
     places = operations_by_place(executor.module.operation)
     firsts = [schedule.plans[schedule.runs[members[0]][0]].task.name for members in schedule.bodies]
     with executor.module.context:
@@ -101,8 +122,7 @@ def replace_program(function: ir.Operation, options: KernelOptions, watch: Calla
     """
     lower_queues(function)
     program = ProgramView(function)
-    executor = build(program, program.name, options)
-    _check_length(executor, program.name, options)
+    executor = _built(program, options)
     # Unrolling batches loads of plain loops; code written for many registers is unrolled where it should be.
     unroll = all(decision.plan.registers <= PLAIN_REGISTERS for decision in executor.decisions)
     with function.context, function.location:

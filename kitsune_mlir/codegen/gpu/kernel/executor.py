@@ -73,9 +73,13 @@ class Executor:
 
 
 def build(
-    program: ProgramView, name: str, options: KernelOptions | None = None, engines: Mapping[str, Engine] = ENGINES
+    program: ProgramView,
+    name: str,
+    options: KernelOptions | None = None,
+    engines: Mapping[str, Engine] = ENGINES,
+    share: bool = False,
 ) -> Executor:
-    """Choose engines and emit the kernel `name` of a tile program, in the program's context.
+    """Choose engines and emit the kernel `name` of a tile program, in the program's context; `share`: as of `AllBlocks`.
 
     Raises:
         CompileError: no engine takes some task, the plans do not fit one kernel, or an engine failed.
@@ -87,7 +91,7 @@ def build(
         limit, mode = "one launch by all multiprocessors ('temporal')", "'separate'" if launched else "'spatial'"
         raise UnsupportedError(f"several requests of '{name}'", limit, mode, str(program.function.location))
     with program.function.context, ir.Location.unknown():
-        placement = Shares.of(program) or AllBlocks()
+        placement = Shares.of(program) or AllBlocks(share=share)
         options, made = planned(program, options, placement, engines, join=not counts_rows(program, options))
         return Builder(program, name, options, made, engines, placement).build()
 
@@ -387,14 +391,10 @@ class Builder:
         for place in range(len(self.schedule.runs[runs[0]])):
             number = self._operands([self.schedule.runs[run][place] for run in runs], row).number
             at = offset(offset(mine, i64(number) * TIMESTAMP_BYTES), 8 * end)
-            if_(self.thread == 0, functools.partial(_store_time, at))
+            if_(self.thread == 0, functools.partial(lambda at: store(global_timer(), at, 8), at))
 
     def _note_wait(self, waits: Value, parity: Value, number: Value | int, nanoseconds: Value) -> None:
         """Let the calling thread add to what the block has waited in a task; clear what the run before has left."""
         mine = offset(waits, i64(i64(block_id()) * len(self.plans) + i64(number)) * WAITS_BYTES)
         reduce_add(offset(mine, i64(parity) * 8), nanoseconds)
         store(i64(0), offset(mine, i64(1 - parity) * 8), 8)
-
-
-def _store_time(place: Value) -> None:
-    store(global_timer(), place, 8)

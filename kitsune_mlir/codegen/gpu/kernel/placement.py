@@ -38,6 +38,9 @@ class Range:
 class AllBlocks:
     """Every block runs tiles of every task.
 
+    Args:
+        share: whether tasks that are alike share a body however few they are.
+
     Attributes:
         everywhere: so it is.
         workers: multiprocessors that the program was dealt out to; 0 if it was not.
@@ -50,6 +53,9 @@ class AllBlocks:
     least_blocks: tuple[int, str] = (1, "a launch")
     least_shared: int = 0
 
+    def __init__(self, share: bool = False):
+        self.share = share
+
     def group(self, task: int) -> Hashable:
         """Equal for tasks that take turns on the same blocks."""
         return 0
@@ -60,7 +66,7 @@ class AllBlocks:
 
     def equal_tasks(self, program: ProgramView) -> list[int] | None:
         """For each task the number of the first one whose code can do it; None where each has code of its own."""
-        return equal_tasks(program)
+        return equal_tasks(program, self.share)
 
     def numbered(self, plans: Sequence[Plan], slots: int, workers: int) -> bool:
         """Whether blocks have the numbers of their multiprocessors (`by_multiprocessor`), one block on each.

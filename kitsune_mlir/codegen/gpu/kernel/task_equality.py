@@ -27,12 +27,16 @@ _NUMBERS = {ATTENTION, OPERAND_SUM, PAIRS}
 """Attributes of operations that are part of one thing: which number it has among those of the program says nothing."""
 
 
-def equal_tasks(program: ProgramView) -> list[int] | None:
-    """For each task the number of the first one like it; None where sharing saves too little."""
+def equal_tasks(program: ProgramView, always: bool = False) -> list[int] | None:
+    """For each task the number of the first one like it; None where sharing saves too little.
+
+    Args:
+        always: whatever it saves.
+    """
     first: dict[tuple[str, ...], int] = {}
     found = [first.setdefault(_key(program, [task]), task.number) for task in program.tasks]
     saved = len(found) - len(first)
-    return found if saved >= max(LEAST_SAVED, len(first)) else None
+    return found if saved >= (1 if always else max(LEAST_SAVED, len(first))) else None
 
 
 def launch_key(program: ProgramView) -> tuple[Hashable, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence, Set
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, shuffle_xor
 from kitsune_mlir.codegen.gpu.emit.memory import byte_count, load, offset, store
@@ -103,6 +103,37 @@ class Sharing:
             sync: barrier over all threads that hold parts.
         """
         firsts = self._pairs(combiners, partials)
+        reduced = self._in_warps(combiners, partials, firsts)
+        if self.parts == 1:
+            return reduced
+        numbers = self._publish(reduced, scratch, firsts)
+        sync()
+        every = zip(combiners, numbers, reduced, strict=True)
+        return [self._combined(combiner, scratch, own, partial) for combiner, own, partial in every]
+
+    def reduce_single(
+        self,
+        combiners: Sequence[Combiner],
+        partials: Sequence[Partial],
+        scratch: Value,
+        sync: Callable[[], None],
+        element: Value,
+        width: int,
+    ) -> list[Partial]:
+        """As `reduce` where there are several parts and no lanes, of every `width` results that follow each other the calling
+        thread's `element` alone."""
+        reduced = self._in_warps(combiners, partials, set())
+        numbers = self._publish(reduced, scratch, set())
+        sync()
+        results = []
+        for first in range(0, len(reduced), width):
+            partial, start = reduced[first], numbers[first].start
+            own = [element * len(partial) + (start + part) for part in range(len(partial))]
+            results.append(self._combined(combiners[first], scratch, own, partial))
+        return results
+
+    def _in_warps(self, combiners: Sequence[Combiner], partials: Sequence[Partial], firsts: Container[int]) -> list[Partial]:
+        """Each partial result over the threads of a warp that share its row; `firsts`: as of `_pairs`."""
         reduced: list[Partial] = []
         for number, (combiner, partial) in enumerate(zip(combiners, partials, strict=True)):
             if number in firsts:
@@ -111,8 +142,10 @@ class Sharing:
                 for mask in self.masks:
                     partial = combiner(partial, tuple(shuffle_xor(value, mask) for value in partial))
                 reduced.append(partial)
-        if self.parts == 1:
-            return reduced
+        return reduced
+
+    def _publish(self, reduced: Sequence[Partial], scratch: Value, firsts: Container[int]) -> list[range]:
+        """Write the warp's results to shared memory; the numbers of the values of each."""
         numbers, count = [], 0
         for partial in reduced:
             numbers.append(range(count, count + len(partial)))
@@ -133,14 +166,14 @@ class Sharing:
             publish()
         else:
             if_(self.writer, publish)
-        sync()
-        results = []
-        for combiner, own, partial in zip(combiners, numbers, reduced, strict=True):
-            columns = [self._parts_of(scratch, number, value) for number, value in zip(own, partial, strict=True)]
-            results.append(combiner.tree(list(zip(*columns, strict=True))))
-        return results
+        return numbers
 
-    def _pairs(self, combiners: Sequence[Combiner], partials: Sequence[Partial]) -> set[int]:
+    def _combined(self, combiner: Combiner, scratch: Value, own: Iterable[Value | int], partial: Partial) -> Partial:
+        """What all parts together have of a result, whose values have these numbers."""
+        columns = [self._parts_of(scratch, number, value) for number, value in zip(own, partial, strict=True)]
+        return combiner.tree(list(zip(*columns, strict=True)))
+
+    def _pairs(self, combiners: Sequence[Combiner], partials: Sequence[Partial]) -> Set[int]:
         """First numbers of neighbouring results that halves of a warp can reduce side by side; all results, or none."""
         both = list(zip(combiners, partials, strict=True))
         words = all(combiner.extreme is None and element_bits(partial[0].type) == 32 for combiner, partial in both)
@@ -171,7 +204,7 @@ class Sharing:
         row = (number * self.places + self.place) * (self.parts * ITEM_BYTES)
         return offset(scratch, row + i32(part) * byte_count(stored_type(value)))
 
-    def _parts_of(self, scratch: Value, number: int, value: Value) -> list[Value]:
+    def _parts_of(self, scratch: Value, number: Value | int, value: Value) -> list[Value]:
         """All parts of a result."""
         if self.lane is None or str(value.type) == "i1":
             return [loaded(self._at(scratch, number, part, value), value) for part in range(self.parts)]

@@ -25,10 +25,10 @@ from kitsune_mlir.codegen.gpu.engines.simt.evaluate import Evaluator
 from kitsune_mlir.codegen.gpu.engines.simt.exchange import ITEM_BYTES, Combiner, Partial, Sharing
 from kitsune_mlir.codegen.gpu.engines.simt.graph import ArgReduction, Graph
 from kitsune_mlir.codegen.gpu.engines.simt.memory import Access
-from kitsune_mlir.codegen.gpu.engines.simt.online_softmax import SoftmaxRows
 from kitsune_mlir.codegen.gpu.engines.simt.points import Column, Points, both
 from kitsune_mlir.codegen.gpu.engines.simt.scalar_body import carrier
 from kitsune_mlir.codegen.gpu.engines.simt.schedule import RowSchedule, is_softmax, levels_of, scratch_bytes
+from kitsune_mlir.codegen.gpu.engines.simt.single_columns import SingleColumns
 from kitsune_mlir.codegen.gpu.engines.simt.split_rows import Piece
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier
@@ -79,7 +79,7 @@ def sync_workers(tile: TileContext, schedule: RowSchedule) -> None:
         NamedBarrier(BARRIER, schedule.threads).sync()
 
 
-class _Rows(SoftmaxRows):
+class _Rows(SingleColumns):
     def __init__(
         self,
         schedule: RowSchedule,
@@ -98,6 +98,7 @@ class _Rows(SoftmaxRows):
         self.evaluator = Evaluator(graph, tile, schedule.width, self.space.shared, windows, kept)
         self.levels = levels_of(graph, self.space)
         self.spans = scratch_bytes(schedule, graph)
+        self.single = self.singly(kept)
 
     def emit(self) -> None:
         schedule, thread = self.schedule, self.tile.task.thread
@@ -148,6 +149,9 @@ class _Rows(SoftmaxRows):
                 self._meet(rows, columns)
             else:
                 self._resident(rows, columns)
+        elif self.single:
+            self._add_singly(rows)
+            return
         elif self.piece is not None:
             self._piece_of(self.piece, rows)
             return
@@ -373,10 +377,10 @@ class _Rows(SoftmaxRows):
         for inside, places, made in pending:
             self._write(inside, self.space.full, places, made)
 
-    def _store_narrow(self, rows) -> None:
+    def _store_narrow(self, rows, writer: Value | None = None) -> None:
         if not self.space.narrow:
             return
-        first = self.sharer.value == 0
+        first = self.sharer.value == 0 if writer is None else writer
         for row, inside in rows:
             where = self.points.where(row, None)
             places = [self.space.coordinates(store.tensor, where) for store in self.space.narrow]

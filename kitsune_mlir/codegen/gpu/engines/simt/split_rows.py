@@ -90,11 +90,13 @@ class Piece:
         partials: Sequence[Partial],
         place: Value,
         places: int,
+        each: bool = False,
     ) -> list[Partial]:
         """The calling thread's part of the results of all pieces, of which this is the last; all threads that work.
 
         Args:
             place: of the thread among the `places` that share its rows.
+            each: `partials` are of the calling thread alone; else all threads have the same.
         """
         others = self.split.pieces - 1
         self._exchange.wait(self.tile.number, others)
@@ -108,7 +110,7 @@ class Piece:
         neutral = [c.neutral([str(v.type) for v in partial]) for c, partial in zip(combiners, partials, strict=True)]
         own = [value for partial in partials for value in partial]
         nothing = [value for partial in neutral for value in partial]
-        start = [select(place == 0, a, b) for a, b in zip(own, nothing, strict=True)]
+        start = own if each else [select(place == 0, a, b) for a, b in zip(own, nothing, strict=True)]
         flat = for_(place, others, places, step, start)
         self._exchange.release()
         return _nested(flat, partials)
