@@ -396,4 +396,4 @@ class Grouping:
         done = list(postorder(in_program, sources.__getitem__))
         if not self.target.is_gpu:
             return done
-        return in_levels(done, sources, lambda g: any(is_contraction(op) for op in self.members[g]))
+        return in_levels(done, sources, self.members)

@@ -47,8 +47,8 @@ def ends_in_numbers(producer: Space, consumer: Sequence[ir.Operation]) -> bool:
 
 
 def numbers_of_many(producer: Sequence[ir.Operation], consumer: Sequence[ir.Operation], others: Container[int]) -> bool:
-    """Whether `producer` makes single numbers of single numbers, and `consumer`, which does not, and some of `others` (hashes of
-    ops) read them: all of an optimizer's updates have the same rates."""
+    """Whether `producer` makes single numbers of single numbers that `consumer`, which does not, reads, and some of `others`
+    (hashes of ops), too: all of an optimizer's updates have the same rates."""
     if not all(map(_one_number, producer)) or all(map(_one_number, consumer)):
         return False
     readers = {hash(use.owner.operation) for op in producer for result in op.results for use in result.uses}
