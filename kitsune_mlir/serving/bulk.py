@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import bisect
 import threading
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 
-import numpy as np
-
+from kitsune_mlir.runtime.direct import FEWEST
 from kitsune_mlir.runtime.fleet import Outputs
 from kitsune_mlir.serving.backlog import Backlog
 from kitsune_mlir.serving.counts import Counts
@@ -21,7 +20,11 @@ from kitsune_mlir.serving.family import Family
 from kitsune_mlir.serving.groups import Group, Member
 from kitsune_mlir.serving.handed import Handed, Part, args_of
 
-__all__ = ["Bulk"]
+__all__ = ["FEW", "Bulk"]
+
+
+FEW = 16
+"""Calls of a family that are requests of their own at once, where fewer are handed in and have to wait."""
 
 
 class Bulk:
@@ -45,45 +48,54 @@ class Bulk:
     ):
         self._lock, self._queues, self._counts, self._backlog = lock, queues, counts, backlog
         self._clock, self._blocked, self._leave = clock, blocked, leave
-        self._line = list[Handed]()
+        self._line, self._ordered = deque[Handed](), True
 
     def __bool__(self) -> bool:
         return bool(self._line)
 
     def add(self, handed: Handed) -> None:
         """Let calls wait; `lock` is held."""
+        if not self._line:
+            self._ordered = True
+        elif handed.ends[handed.start] < self._line[-1].ends[self._line[-1].stop - 1]:
+            self._ordered = False
         self._line.append(handed)
 
     def members(self, of: Group | None = None) -> list[Member]:
         """Requests of the calls that wait (of a group), which wait here no longer; `lock` is held."""
         found = [one for one in self._line if of is None or one.group is of]
-        self._line[:] = [one for one in self._line if one not in found]
+        if found:
+            kept = [one for one in self._line if one not in found]
+            self._line.clear()
+            self._line.extend(kept)
         return [request for one in found for request in one.members()]
 
     def launch(self) -> bool:
         """Launch what waits, as long as no other request does; whether what is left has to become requests."""
+        if not self._line:
+            return False
         with self._lock:
-            line = self._line
-            line[:] = [one for one in line if len(one) or one.late]
-            if not line or any(b.ends[b.start] < a.ends[-1] for a, b in pairwise(line)) or self._impatient(line):
-                return bool(line)
-        return self._launch(line, True)
+            if not self._ordered or self._impatient():
+                return bool(self._line)
+        return self._launch(self._line, True)
 
     def at_once(self, handed: Handed) -> None:
         """Launch calls that nobody has taken in, as long as nothing else waits and they are in time."""
-        self._launch([handed], False)
+        if not self._line:
+            self._launch(deque([handed]), False)
 
-    def _impatient(self, line: Sequence[Handed]) -> bool:
+    def _impatient(self) -> bool:
         """Whether a launch had better wait for more, or its family has one request a launch, or one of a model."""
-        family, count = line[0].family, sum(map(len, line))
-        first = line[0].ends[line[0].start]
-        return (
-            family.late
-            or family.exclusive
-            or (count < family.limit and family.pause(self._clock(), count, first, line[-1].came) > 0)
-        )
+        parts = _first(self._line)
+        if not parts:
+            return False
+        (first, part), count = parts[0], sum([len(part) for _, part in parts])
+        family = first.family
+        if family.late or family.exclusive:
+            return True
+        return count < family.limit and family.pause(self._clock(), count, first.ends[part.start], parts[-1][0].came) > 0
 
-    def _launch(self, line: list[Handed], admitted: bool) -> bool:
+    def _launch(self, line: deque[Handed], admitted: bool) -> bool:
         while True:
             if self._blocked():
                 return True
@@ -94,39 +106,34 @@ class Bulk:
                     return bool(line)
             self._run(parts, begin, admitted)
 
-    def _taken(self, line: list[Handed], now: float, admitted: bool) -> list[Part]:
+    def _taken(self, line: deque[Handed], now: float, admitted: bool) -> list[Part]:
         """The calls of the next launch, which wait no longer; none where what is left has to become requests, or nothing is."""
-        line[:] = [one for one in line if len(one) or one.late]
         parts = _first(line)
         if not parts:
             return []
-        family = parts[0][0].family
-        over = now + family.expected(sum(len(part) for _, part in parts))
-        if any(one.strict and one.ends[part.start] < over for one, part in parts):
-            if sum(map(len, line)) <= family.limit:
+        family, count = parts[0][0].family, sum([len(part) for _, part in parts])
+        over = now + family.expected(count)
+        if any([one.strict and one.ends[part.start] < over for one, part in parts]):
+            if count < family.limit or sum(map(len, line)) == count:
                 return []  # a smaller launch may do
-            for one in line:  # who would be late has no seat where others wait
-                if one.strict and one.family is family:
-                    met = bisect.bisect_left(one.ends, over, one.start, one.stop)
-                    one.late += [range(one.start, met)] if met > one.start else []
-                    one.start = met
-            parts = _first(line)
+            parts = _met(line, over)
         for one, part in parts:
             one.start = part.stop
             if admitted:
                 self._leave(len(part), one.length, len(part) * one.seconds)
+        while line and not len(line[0]) and not line[0].late:
+            line.popleft()
         self._backlog.free = over
         return parts
 
     def _run(self, parts: Sequence[Part], begin: float, admitted: bool) -> None:
         """Launch calls that were taken, and tell their groups."""
         family, several = parts[0][0].family, len(parts) > 1
-        numbers = [one.numbers[part.start : part.stop] for one, part in parts]
-        whole = np.concatenate(numbers) if several else numbers[0]
         models = [model for one, part in parts for model, _ in one.calls[part.start : part.stop]]
-        found, right = family.outputs(models, args_of(parts), (), whole)
+        numbers = family.numbers(models) if len(models) >= FEWEST else None
+        found, right = family.outputs(models, args_of(parts), (), numbers)
         seconds = self._clock() - begin
-        outputs, first = self._counts.bulk(family, parts, whole, Outputs.of(found), admitted), 0
+        outputs, first = self._counts.bulk(family, parts, numbers, Outputs.of(found), admitted), 0
         for one, part in parts:
             one.group.tell(one.places(part), outputs.part(first, first + len(part)) if several else outputs)
             first += len(part)
@@ -138,7 +145,20 @@ class Bulk:
                 family.observe(len(models), seconds, self._clock() - begin)
 
 
-def _first(line: Sequence[Handed]) -> list[Part]:
+def _met(line: Iterable[Handed], over: float) -> list[Part]:
+    """The calls of a launch that is over then, without those that it would answer too late: they have no seat where others
+    wait."""
+    for one in line:
+        if one.strict:
+            met = bisect.bisect_left(one.ends, over, one.start, one.stop)
+            one.late += [range(one.start, met)] if met > one.start else []
+            one.start = met
+        if len(one):
+            break
+    return _first(line)
+
+
+def _first(line: Iterable[Handed]) -> list[Part]:
     """The calls of a launch of the first ones' family."""
     parts, left = list[Part](), 0
     family: Family | None = None
@@ -147,8 +167,10 @@ def _first(line: Sequence[Handed]) -> list[Part]:
             continue
         if family is None:
             family, left = one.family, one.family.limit
-        if one.family is not family or not left:
+        if one.family is not family:
             break
         parts.append((one, range(one.start, min(one.stop, one.start + left))))
         left -= len(parts[-1][1])
+        if not left:
+            break
     return parts

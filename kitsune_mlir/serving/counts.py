@@ -13,7 +13,7 @@ import numpy as np
 from kitsune_mlir.errors import DeadlineError, KitsuneError
 from kitsune_mlir.runtime.fleet import Outputs
 from kitsune_mlir.serving.family import Family
-from kitsune_mlir.serving.handed import Handed, Part
+from kitsune_mlir.serving.handed import Part
 from kitsune_mlir.serving.requests import Waiting
 from kitsune_mlir.serving.statistics import Statistics
 
@@ -49,37 +49,36 @@ class Counts:
         for model in refused:
             self.of[model].refused += 1
 
-    def taken(self, handed: Handed) -> None:
-        """Count calls that wait together."""
-        with self.lock:
-            handed.family.tally.take(handed.numbers[handed.start : handed.stop])
-
     def launched(self, models: Iterable[str]) -> None:
         """Count a launch of requests of these models."""
         with self.lock:
             for name in {*models}:
                 self.of[name].launches += 1
 
-    def bulk(self, family: Family, parts: Sequence[Part], numbers: np.ndarray, outputs: Outputs, admitted: bool) -> Outputs:
+    def bulk(
+        self, family: Family, parts: Sequence[Part], numbers: np.ndarray | None, outputs: Outputs, admitted: bool
+    ) -> Outputs:
         """Count a launch of calls that were handed in together, and their outputs or errors; what they are to be given.
 
         Args:
-            numbers: of their models.
+            numbers: of their models; None of a few.
             admitted: they are counted among those handed in.
         """
         now = self._clock()
-        if outputs.errors:
-            return self._with_errors(parts, outputs, now, admitted)
-        late = list[np.ndarray]()
+        if numbers is None or outputs.errors:
+            return self._each(parts, outputs, now, admitted)
+        late, first = [numbers[:0]], 0
         for one, part in parts:
             if one.strict and one.ends[part.start] < now:
-                late.append(one.numbers[part.start : bisect.bisect_left(one.ends, now, part.start, part.stop)])
+                missed = bisect.bisect_left(one.ends, now, part.start, part.stop) - part.start
+                late.append(numbers[first : first + missed])
+            first += len(part)
         seconds = np.concatenate([np.full(len(part), now - one.came) for one, part in parts])
         with self.lock:
-            family.tally.add(numbers, seconds, np.concatenate(late) if late else None, not admitted)
+            family.tally.add(numbers, seconds, np.concatenate(late) if len(late) > 1 else None, not admitted)
         return outputs
 
-    def _with_errors(self, parts: Sequence[Part], outputs: Outputs, now: float, admitted: bool) -> Outputs:
+    def _each(self, parts: Sequence[Part], outputs: Outputs, now: float, admitted: bool) -> Outputs:
         given, place, joined, seen = [*outputs], 0, len(outputs) > 1, set[str]()
         with self.lock:
             for one, part in parts:
@@ -98,7 +97,7 @@ class Counts:
                         statistics.latencies.append(now - one.came)
                         statistics.missed += one.strict and one.ends[call] < now
                     place += 1
-        return Outputs.of(given)
+        return Outputs.of(given) if outputs.errors else outputs
 
     def alone(self, request: Waiting, output: Any) -> list[Any]:
         """Count a launch of one request, and its output or error; what it is to be given."""

@@ -20,7 +20,7 @@ from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.answer import start
 from kitsune_mlir.serving.backlog import Backlog, Lengths, busy, of_each, refusals, unknown
 from kitsune_mlir.serving.bell import NAP, Bell
-from kitsune_mlir.serving.bulk import Bulk
+from kitsune_mlir.serving.bulk import FEW, Bulk
 from kitsune_mlir.serving.counts import Counts, too_late
 from kitsune_mlir.serving.family import Family
 from kitsune_mlir.serving.groups import Call, Done, Group, Member, begun, give
@@ -185,15 +185,12 @@ class Engine:
                 room, rest = self._backlog.room(now, due, one.length) if one.strict else inf, one.rest
                 refused = refusals([one.family] * len(rest), self._waiting, self.capacity, room, due)
                 taken, over = rest[: len(rest) - len(refused)], [one.member(call) for call in rest[len(rest) - len(refused) :]]
-                if not one.start:
-                    one.stop = len(taken)
-                    self._counts.taken(one)
-                    self._bulk.add(one)  # which may be empty
+                self._counts.handed_in([one.calls[call][0] for call in taken], [request.model for request in over])
+                if one.start or len(taken) < FEW:
+                    self._arrived += [one.member(call) for call in taken]
                 else:
-                    requests = [one.member(call) for call in taken]
-                    self._counts.handed_in([request.model for request in requests], ())
-                    self._arrived += requests
-                self._counts.handed_in((), [request.model for request in over])
+                    one.stop = len(taken)
+                    self._bulk.add(one)
                 self._backlog.enter(one.length, len(taken) * one.seconds)
                 self._waiting += len(taken)
                 told.append((one.group, [request.place for request in over], self._waiting))

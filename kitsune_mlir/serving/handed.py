@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from operator import le
 from typing import Any
 
-import numpy as np
-
 from kitsune_mlir.serving.family import Family
 from kitsune_mlir.serving.groups import Call, Group, Member
 from kitsune_mlir.serving.requests import numbers
@@ -20,14 +18,14 @@ class Handed:
 
     Attributes:
         family, group, strict, came: as of `groups.Member`, `came` its `arrived`.
-        calls, ends, numbers: of each the model and arguments, the deadline, and the number of the model in its family.
+        calls, ends: of each the model and arguments, and the deadline.
         start, stop: those before are launched, or taken out by `late`; those from `stop` on were not taken in.
         late: ranges of those that a launch leaves out, because it would answer them too late.
         length, seconds: what an engine's backlog knows each by.
     """
 
     __slots__ = (
-        "_order", "calls", "came", "ends", "family", "group", "late", "length", "numbers", "seconds", "start", "stop", "strict",
+        "_order", "calls", "came", "ends", "family", "group", "late", "length", "seconds", "start", "stop", "strict",
     )  # fmt: skip
 
     def __init__(
@@ -45,7 +43,6 @@ class Handed:
         self._order = order
         self.family, self.calls, self.ends, self.group, self.strict = family, calls, ends, group, strict
         self.came, self.length, self.seconds = came, length, family.pace
-        self.numbers: np.ndarray = family.numbers([model for model, _ in calls])
         self.start, self.stop, self.late = 0, len(calls), list[range]()
 
     def __len__(self) -> int:

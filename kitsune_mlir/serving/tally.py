@@ -27,16 +27,12 @@ class Tally:
         self._numbers, self._latencies = np.zeros(room, np.int32), np.zeros(room)
         self._next = self._held = 0
 
-    def take(self, numbers: np.ndarray) -> None:
-        """Count calls of these models that are handed in."""
-        self._submitted += np.bincount(numbers, minlength=len(self._submitted))
-
     def add(self, numbers: np.ndarray, seconds: np.ndarray, late: np.ndarray | None = None, new: bool = False) -> None:
         """Count a launch of calls of these models, which were answered so many seconds after they were handed in.
 
         Args:
             late: models of those that came after their deadline.
-            new: they were not counted by `take`.
+            new: they are to be counted as submitted, too.
         """
         count, each = len(numbers), np.bincount(numbers, minlength=len(self._answered))
         self._answered += each
