@@ -19,6 +19,7 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
         ((2, 70, 7, 16), (2, 70, 16, 5), "abij,abjk->abik"),
         ((300, 1, 13), (300, 13, 9), "bij,bjk->bik"),
         ((300, 9, 33), (300, 9, 33), "bij,bkj->bik"),
+        ((129, 7, 37), (129, 7, 37), "bij,bkj->bik"),
     ],
 )
 def test_against_float64(a, b, equation, dtype):

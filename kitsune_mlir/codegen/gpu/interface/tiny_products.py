@@ -12,7 +12,7 @@ from kitsune_mlir.dialects.access import loop_sizes
 from kitsune_mlir.dialects.contraction import contraction_dims
 from kitsune_mlir.dialects.products import is_projected_product
 
-__all__ = ["is_tiny"]
+__all__ = ["MOST_TERMS", "is_tiny"]
 
 MOST_MULTIPLICATIONS = 3072
 """Of a matrix: a tile takes a block about 0.8 us on an H200 however empty it is, a thread's loop of 16 terms less. (5,000 of

@@ -1,10 +1,13 @@
-"""Which reductions a thread makes alone: short ones, and those over windows that overlap or lie apart."""
+"""Which reductions a thread makes alone: short ones, numbers of tiny products, those over windows that overlap or lie apart."""
 
 from __future__ import annotations
+
+import math
 
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.simt.graph import generic_sizes, reduced_size
+from kitsune_mlir.codegen.gpu.interface.tiny_products import MOST_TERMS, is_tiny
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, loops_in, plain_loops
 from kitsune_mlir.dialects.verify import walk
 
@@ -16,12 +19,17 @@ SHORT = 8
 PRIVATE = 4096
 """Longest reduction that a thread makes alone."""
 
+FEWEST_NUMBERS = 256
+"""Of a tile of tiny products, from which on each thread has one to make."""
+
 
 def is_private(op: ir.Operation) -> bool:
     """Whether a thread makes a reduction alone: it is short, or over windows that overlap or lie apart."""
     kinds = iterator_kinds(op)
     if reduced_size(op) < SHORT or (reduced_size(op) <= SHORT**2 and _is_cut_up(op)):
         return True
+    if reduced_size(op) <= MOST_TERMS and is_tiny(op):
+        return math.prod(ir.ShapedType(op.results[0].type).shape) >= FEWEST_NUMBERS
     if _reads_by_index(op):
         return reduced_size(op) <= PRIVATE
     for map_ in affine_maps(op):

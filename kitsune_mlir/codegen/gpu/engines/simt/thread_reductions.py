@@ -18,6 +18,9 @@ __all__ = ["private_reduction"]
 
 _UNROLLED = 32
 """Reductions of up to this many elements have no loop."""
+_STEPS = (8, 12, 11, 10, 9, 7, 6)
+"""Elements of a turn of a loop, whose loads are under way together: the first of these that divides a reduction; where none
+does, what is left of turns of the first follows."""
 
 
 def private_reduction(evaluator: PointEvaluator, op: ir.Operation, tensor: ir.Value, coordinates: Coordinates) -> Lanes:
@@ -47,7 +50,7 @@ def private_reduction(evaluator: PointEvaluator, op: ir.Operation, tensor: ir.Va
     if total <= _UNROLLED:
         whole = fold([value(Linear(const=number)) for number in range(total)])
         return fold([start, evaluator.divided(reduction, coordinates, whole)])
-    step = next(size for size in (8, 4, 2, 1) if total % size == 0)
+    step = next((size for size in _STEPS if total % size == 0), _STEPS[0])
 
     def iterate(number: Value, *carried: Value) -> Lanes:
         with evaluator.scope():
@@ -55,4 +58,7 @@ def private_reduction(evaluator: PointEvaluator, op: ir.Operation, tensor: ir.Va
             return fold([list(carried), *(value(add(base, s)) for s in range(step))])  # type: ignore[arg-type]
 
     neutral = [identity(reduction.kind, register)] * evaluator.width
-    return fold([start, evaluator.divided(reduction, coordinates, for_(0, total, step, iterate, neutral))])
+    whole = for_(0, total - total % step, step, iterate, neutral)
+    if total % step:
+        whole = fold([whole, *(value(Linear(const=number)) for number in range(total - total % step, total))])
+    return fold([start, evaluator.divided(reduction, coordinates, whole)])
