@@ -26,6 +26,7 @@ from kitsune_mlir.dialects.scalar_tree import GATHERS
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.attention.gathers_apart import take_gathers_out
+from kitsune_mlir.passes.attention.products_of_heads import multiply_heads_where_they_lie
 from kitsune_mlir.passes.attention.turned_readers import read_turned
 from kitsune_mlir.passes.attention.write import write_attention
 from kitsune_mlir.passes.attention.write_gradient import place_of, write_gradient
@@ -153,7 +154,8 @@ class FuseAttention(Pass):
     """Write softmax(scale * q k^T, masked) v as one loop nest over batch, heads and rows, for the `attention` engine.
 
     What products are left of a batch of matrices with a vector each become sums of what is multiplied element by element: they
-    take as long as the matrices come from memory. Only for targets that have the engine; others keep the two products.
+    take as long as the matrices come from memory. Other products of heads read these where they lie, not turned. Only for
+    targets that have the engine; others keep the two products.
     `--remarks` says of each attention that stays as it is why. Option: `target`.
     """
 
@@ -192,6 +194,7 @@ class FuseAttention(Pass):
             for op in sums:
                 number += self._write_gradients(op, weight_sums, logarithms, number)
             changed = sum_vector_products(module)
+            changed = multiply_heads_where_they_lie(module) or changed
         if number or changed:
             run_upstream(module, "canonicalize,cse")
 
