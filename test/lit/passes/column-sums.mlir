@@ -138,3 +138,48 @@ func.func @stored_sum(%x: tensor<7001x20xf32>, %z: tensor<20xf32>) -> (tensor<20
   } -> tensor<20xf32>
   return %s, %q : tensor<20xf32>, tensor<20xf32>
 }
+
+// -----
+
+// What comes of the sums and has all rows, as of a batch normalisation, is a stage of its own: its tiles are cut along rows.
+// CHECK-LABEL: func.func @normalised
+// CHECK-COUNT-2: "kitsune.stage"
+// CHECK-NOT: "kitsune.stage"
+#id = affine_map<(r, c) -> (r, c)>
+#column = affine_map<(r, c) -> (c)>
+func.func @normalised(%x: tensor<65536x1024xf32>, %z: tensor<1024xf32>) -> (tensor<1024xf32>, tensor<65536x1024xf32>) {
+  %s = linalg.generic {indexing_maps = [#id, #column], iterator_types = ["reduction", "parallel"]} ins(%x : tensor<65536x1024xf32>) outs(%z : tensor<1024xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %m = arith.addf %a, %o : f32
+    linalg.yield %m : f32
+  } -> tensor<1024xf32>
+  %e = tensor.empty() : tensor<65536x1024xf32>
+  %t = linalg.generic {indexing_maps = [#id, #column, #id], iterator_types = ["parallel", "parallel"]} ins(%x, %s : tensor<65536x1024xf32>, tensor<1024xf32>) outs(%e : tensor<65536x1024xf32>) {
+  ^bb0(%a: f32, %b: f32, %o: f32):
+    %m = arith.subf %a, %b : f32
+    linalg.yield %m : f32
+  } -> tensor<65536x1024xf32>
+  return %s, %t : tensor<1024xf32>, tensor<65536x1024xf32>
+}
+
+// -----
+
+// CHECK-LABEL: func.func @normalised_many_columns
+// CHECK-COUNT-1: "kitsune.stage"
+// CHECK-NOT: "kitsune.stage"
+#id = affine_map<(r, c) -> (r, c)>
+#column = affine_map<(r, c) -> (c)>
+func.func @normalised_many_columns(%x: tensor<4096x8192xf32>, %z: tensor<8192xf32>) -> tensor<4096x8192xf32> {
+  %s = linalg.generic {indexing_maps = [#id, #column], iterator_types = ["reduction", "parallel"]} ins(%x : tensor<4096x8192xf32>) outs(%z : tensor<8192xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %m = arith.addf %a, %o : f32
+    linalg.yield %m : f32
+  } -> tensor<8192xf32>
+  %e = tensor.empty() : tensor<4096x8192xf32>
+  %t = linalg.generic {indexing_maps = [#id, #column, #id], iterator_types = ["parallel", "parallel"]} ins(%x, %s : tensor<4096x8192xf32>, tensor<8192xf32>) outs(%e : tensor<4096x8192xf32>) {
+  ^bb0(%a: f32, %b: f32, %o: f32):
+    %m = arith.subf %a, %b : f32
+    linalg.yield %m : f32
+  } -> tensor<4096x8192xf32>
+  return %t : tensor<4096x8192xf32>
+}
