@@ -129,3 +129,36 @@ def test_copies_of_equal_tensors(monkeypatch):
     apart = padded_input.copier([torch.zeros(3, 4).t()])
     apart([torch.ones(4, 3)])
     assert Launched.made == 1
+
+
+def test_copies_of_later_calls(monkeypatch):
+    """What copied a call's inputs copies those of the next calls: one launch, unless they lie otherwise or one is captured."""
+    monkeypatch.setattr(padded_input, "_on_gpu", lambda tensor: True)
+    monkeypatch.setattr(padded_input, "_place", lambda device: (0, 0, 0))
+    captured = False
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: captured, raising=False)
+    inputs = [(1, PaddedInput((40, 12), (12, 1))), (2, PaddedInput((2, 128), (128, 1)))]
+
+    def call():
+        return [None, torch.randn(8, 12), torch.randint(8, (2, 27))]
+
+    args = call()
+    larger = list(args)
+    CopiedTogether(inputs)(0, larger)
+    again = padded_input.copies_into(inputs, args, larger)
+    for _ in range(3):
+        args = call()
+        assert again(args)
+        assert torch.equal(larger[1][:8], args[1]) and torch.equal(larger[2][:, :27], args[2])
+    assert Launched.made == 2
+    memory = torch.randn(200)
+    for value in (torch.randn(12, 8).T, memory[1:97].view(8, 12), torch.randn(8, 12).to(torch.complex64).mul(1j).conj().imag):
+        before = larger[1].clone()
+        assert not again([None, value, args[2]]) and torch.equal(larger[1], before)
+    captured = True
+    assert not again(call())
+    # An input that is as large as it is to be is taken as it is, and none of another call's lies where it did.
+    given = [None, torch.randn(40, 12), torch.randint(8, (2, 27))]
+    whole = list(given)
+    CopiedTogether(inputs)(1, whole)
+    assert padded_input.copies_into(inputs, given, whole) is None
