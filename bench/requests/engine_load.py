@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from bench.requests.arrivals import Arrivals
@@ -86,16 +87,16 @@ class EngineLoad:
 
         def done(places: Sequence[int], outputs: Outputs, first: int = new.start) -> None:
             numbers = [first + place for place in places]
+            if keep is not None:
+                keep.update(zip(numbers, outputs, strict=True))
             if outputs.errors:
                 wrong = {numbers[n] for n in outputs.errors}
                 arrivals.ended([*wrong], right=False)
                 numbers = [n for n in numbers if n not in wrong]
             arrivals.ended(numbers)
-            if keep is not None:
-                keep.update(zip([first + place for place in places], outputs, strict=True))
 
         # What is left of each one's deadline: it may have had to wait until somebody asked.
-        over = self._deadline - arrivals.now
-        left = None if arrivals.patient else [max(LEAST, over + due) for due in arrivals.dues[new.start : new.stop]]
-        engine.submit_many(calls[new.start : new.stop], done, deadline=left)
+        own, dues = calls[new.start : new.stop], np.array(arrivals.dues[new.start : new.stop])
+        left = None if arrivals.patient else np.maximum(LEAST, dues + (self._deadline - arrivals.now)).tolist()
+        engine.submit_many(own, done, deadline=left)
         return not arrivals.all_taken

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from kitsune_mlir.errors import ArgumentError
+from kitsune_mlir.runtime.call_table import Calls, CallTable
 from kitsune_mlir.runtime.cuda_executor import MAP_BYTES, CudaExecutor, DeviceMemory
 from kitsune_mlir.runtime.cuda_sequence import CudaSequence
 from kitsune_mlir.runtime.driver import Device, call, capture_id, written_apart
@@ -148,6 +149,52 @@ class CudaRequests(CudaExecutor):
             if self._launch(state.config.address, self._handle, state.table_address, None):
                 self._launch_again(state)
 
+    def run_calls(
+        self, weights: WeightTable, calls: Calls, results: Sequence[tuple[int, int]], stream: int = 0
+    ) -> np.ndarray | None:
+        """As `run_requests`, of calls that compiled code reads; the numbers of their programs in a table of weights, or None
+        where nothing was launched: one does not fit as it is, or the stream is captured, or has no memory yet.
+
+        Args:
+            results: for each where the first request's lies, and bytes to the next one's.
+        """
+        self._check_count(calls.count)
+        state = self.calm_state(stream)
+        if state is None:
+            return None
+        found: np.ndarray | None = None
+
+        def write(table: memoryview, address: int) -> bool:
+            nonlocal found
+            maps_at, source = self._maps_at(calls.count), state.requests.parts[0][1]
+            _HEADER.pack_into(table, 0, calls.count, state.workspace.address, address + maps_at)
+            filler = self._call_table(weights, calls, state)
+            found = filler.fill(source + REQUEST_HEADER, source + maps_at, calls, results)
+            return found is not None
+
+        with state.lock:
+            self._set_table(state, write, calls.count, stream, False)
+            if found is not None and self._launch(state.config.address, self._handle, state.table_address, None):
+                self._launch_again(state)
+        return found
+
+    def _call_table(self, weights: WeightTable, calls: Calls, state: Any) -> CallTable:
+        """What fills tables of launches in a state from calls of the programs in a table of weights."""
+        known = weights.kept.get((self, "calls"))
+        if known is None or known[0] is not state:
+            own = self._arenas(state, self.manifest.requests)
+            arenas = {n: self._maps_of(n, own) for n, place in enumerate(self._map_of) if place is None}
+            given = weights.pointers.shape[1]
+            keyed = [
+                (n, place - given, self._encoded[n])
+                for n, place in enumerate(self._map_of)
+                if place is not None and place >= given
+            ]
+            inputs, results = len(self.manifest.input_bytes) - given, len(self.manifest.result_bytes)
+            table = CallTable(calls.models, weights.pointers, inputs, results, own, self._weight_maps(weights), arenas, keyed)
+            known = weights.kept[self, "calls"] = state, table
+        return known[1]
+
     def _check_count(self, count: int) -> None:
         if count > self.manifest.requests:
             kernel, most = self.manifest.kernel, self.manifest.requests
@@ -158,12 +205,12 @@ class CudaRequests(CudaExecutor):
         return -(-(REQUEST_HEADER + count * self._row_bytes) // MAP_BYTES) * MAP_BYTES
 
     def _set_table(
-        self, state: Any, write: Callable[[memoryview, int], None], count: int, stream: int, captured: bool
+        self, state: Any, write: Callable[[memoryview, int], bool], count: int, stream: int, captured: bool
     ) -> _Table:
         """Let the state's table, of so many requests, be what is written, and give it; `captured`: the stream may be.
 
         Args:
-            write: fills the bytes of a table that will be at an address.
+            write: fills the bytes of a table that will be at an address; whether it has, else nothing is copied.
         """
         size = self._maps_at(count) + count * len(self._maps) * MAP_BYTES
         if captured:
@@ -187,7 +234,8 @@ class CudaRequests(CudaExecutor):
         host, source, copied = table.parts[0]
         if library.passed(copied):
             self._again("cuEventSynchronize", copied)
-        write(host[:size], table.parameter.value)
+        if not write(host[:size], table.parameter.value):
+            return table
         if library.copy(table.parameter.value, source, size, stream):
             self._again("cuMemcpyHtoDAsync", table.parameter.value, source, size, stream)
         if library.record(copied, stream):
@@ -205,7 +253,7 @@ class CudaRequests(CudaExecutor):
         arena, stride = state.arena.address, self.manifest.arena_stride
         return np.arange(arena, arena + count * stride, stride, dtype=np.uint64) if stride else np.full(count, arena, np.uint64)
 
-    def _write_table(self, table: memoryview, address: int, state: Any, rows: Sequence[Sequence[int]]) -> None:
+    def _write_table(self, table: memoryview, address: int, state: Any, rows: Sequence[Sequence[int]]) -> bool:
         """Fill the bytes of a table that will be at an address."""
         maps_at, own = self._maps_at(len(rows)), self._arenas(state, len(rows)).tolist()
         _HEADER.pack_into(table, 0, len(rows), state.workspace.address, address + maps_at)
@@ -213,6 +261,7 @@ class CudaRequests(CudaExecutor):
         struct.pack_into(f"{len(rows) * (self._pointer_count + 1)}Q", table, REQUEST_HEADER, *words)
         if self._maps:
             table[maps_at:] = b"".join(self._gathered(rows, own))
+        return True
 
     def _gatherer(self) -> Callable[[Sequence[Sequence[int]], Sequence[int]], list[bytes]]:
         """What gives the tensor maps of rows with these arenas, request by request; a word of code for each of a kernel's."""
@@ -229,7 +278,7 @@ class CudaRequests(CudaExecutor):
         weights: WeightTable,
         numbers: np.ndarray,
         columns: Sequence[np.ndarray],
-    ) -> None:
+    ) -> bool:
         """As `_write_table`, of the programs with these numbers in a table of weights, and pointers by columns."""
         count, row, given = len(numbers), self._pointer_count + 1, weights.pointers.shape[1]
         maps_at = self._maps_at(count)
@@ -241,13 +290,14 @@ class CudaRequests(CudaExecutor):
             pointers[:, place] = column
         pointers[:, -1] = own = self._arenas(state, count)
         if not self._maps:
-            return
+            return True
         maps = words[maps_at // _WORD :].reshape(count, len(self._maps) * _MAP_WORDS)
         np.take(self._weight_maps(weights), numbers, 0, out=maps, mode="clip")
         for number, place in enumerate(self._map_of):
             if place is None or place >= given:
                 starts = own if place is None else columns[place - given]
                 maps[:, number * _MAP_WORDS : (number + 1) * _MAP_WORDS] = self._maps_of(number, starts)
+        return True
 
     def _maps_of(self, number: int, starts: np.ndarray) -> np.ndarray:
         """A kernel's tensor map `number` of memory that begins at each of these addresses, [addresses, words]."""
@@ -289,6 +339,13 @@ class CudaRequestKernels(CudaSequence):
         """As of `CudaRequests`."""
         with self._lock:
             self._chosen(len(numbers)).run_columns(weights, numbers, columns, stream)
+
+    def run_calls(
+        self, weights: WeightTable, calls: Calls, results: Sequence[tuple[int, int]], stream: int = 0
+    ) -> np.ndarray | None:
+        """As of `CudaRequests`."""
+        with self._lock:
+            return self._chosen(calls.count).run_calls(weights, calls, results, stream)
 
     def _chosen(self, count: int) -> CudaRequests:
         """The kernel for so many requests."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kitsune_mlir.errors import KitsuneError, TargetError
+from kitsune_mlir.runtime.call_table import Calls
 from kitsune_mlir.runtime.manifest import Manifest
 from kitsune_mlir.runtime.manifest_check import read_manifest
 from kitsune_mlir.runtime.runner import WeightTable
@@ -52,6 +53,10 @@ class CudaRunner:
         """As of `Runner`; returns at once."""
         self.executor.run_columns(table, numbers, columns, stream)
         return {}
+
+    def run_calls(self, table: WeightTable, calls: Calls, results: Sequence[tuple[int, int]], stream: int) -> np.ndarray | None:
+        """As of `Runner`; returns at once."""
+        return self.executor.run_calls(table, calls, results, stream)
 
     @staticmethod
     def artifacts(kernels: Sequence[tuple[Manifest, bytes, str]]) -> dict[str, bytes]:

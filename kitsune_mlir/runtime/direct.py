@@ -204,6 +204,12 @@ class DirectCall:
         """New memory for each result of so many calls."""
         return [self._empty((count * piece.each,), (1,), piece.dtype) for piece in pieces]
 
+    @property
+    def check(self) -> Callable[..., bool] | None:
+        """Says whether tensors fit, where calls had such before; None where that has to be looked at."""
+        here = self._current is None or self._current() == self._index
+        return self._seen if here else None
+
     def columns(self, calls: Sequence[Sequence[Any]]) -> list[np.ndarray] | None:
         """Pointers of the inputs of calls that change nothing, an array for each input; None where one does not fit as it is.
 

@@ -1,8 +1,9 @@
 """`Fleet`: calls of programs of one code that become a launch by arrays, not one by one.
 
 `Batch` goes through its requests in Python: checks, pointers, rows of the table and results of each take 4 to 6 us. Here what a
-program's calls have in common is written once, a launch picks it by the programs' numbers, and a loop of NumPy or PyTorch does
-each of the steps for all requests; outputs become tensors when somebody looks at them.
+program's calls have in common is written once, and a launch picks it by the programs' numbers, in compiled code (`call_table`);
+where that is not for a launch, a loop of NumPy or PyTorch does each of the steps for all requests. Outputs become tensors when
+somebody looks at them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from kitsune_mlir.runtime.batch import Batch, named
 from kitsune_mlir.runtime.bound import stream_of
+from kitsune_mlir.runtime.call_table import Calls
 from kitsune_mlir.runtime.pieces import Piece, pieces_of, results_in
 from kitsune_mlir.runtime.runner import WeightTable
 
@@ -69,7 +71,10 @@ class Outputs(Sequence[Any]):
 
 
 class Fleet:
-    """Programs of one code, by number; `Fleet.of` makes it.
+    """Programs of one code; `Fleet.of` makes it.
+
+    Attributes:
+        models: the number of each by its name.
 
     Args:
         batch: launches them one by one, where they do not fit as they are.
@@ -77,32 +82,57 @@ class Fleet:
         pieces: where results lie.
     """
 
-    def __init__(self, batch: Batch, programs: Sequence[Any], pieces: Sequence[Piece]):
-        self._direct, self._runner, self._pieces = programs[0].direct, batch.runner, pieces
-        self._table = WeightTable(np.array([one.direct.weights for one in programs], np.uint64))
-        self._copies = [one.copies for one in programs] if any(len(one.copies) for one in programs) else None
+    def __init__(self, batch: Batch, programs: Mapping[str, Any], pieces: Sequence[Piece]):
+        own = [*programs.values()]
+        self._direct, self._runner, self._pieces = own[0].direct, batch.runner, pieces
+        self.models = {name: number for number, name in enumerate(programs)}
+        self._table = WeightTable(np.array([one.direct.weights for one in own], np.uint64))
+        self._copies = [one.copies for one in own] if any(len(one.copies) for one in own) else None
 
     @staticmethod
-    def of(batch: Batch, programs: Sequence[Any]) -> Fleet | None:
+    def of(batch: Batch, programs: Mapping[str, Any]) -> Fleet | None:
         """Of programs of a batch's code; None where their calls have to be looked at one by one."""
-        calls = [one.direct for one in programs]
+        calls = [one.direct for one in programs.values()]
         if any(one is None or one.writes or one.strided or one.runner is not batch.runner for one in calls):
             return None
         pieces = pieces_of(calls[0].results)
         return Fleet(batch, programs, pieces) if pieces is not None else None
 
+    def launch(self, calls: list[Any]) -> tuple[Outputs, np.ndarray] | None:
+        """Launch calls, each a program's name and a tuple of tensors: what they give, and the programs' numbers; None where one
+        does not fit as it is."""
+        direct, check = self._direct, self._direct.check
+        if check is not None and self._copies is None:
+            wholes, spans = self._new(len(calls))
+            given = Calls(self.models, check, calls, 0, len(calls))
+            firsts = [(first, step) for first, _, step in spans]
+            numbers = self._runner.run_calls(self._table, given, firsts, stream_of(direct.device))
+            if numbers is not None:
+                return self._outputs(wholes, len(calls), {}), numbers
+        models, args = zip(*calls, strict=True)
+        numbers = np.array([*map(self.models.__getitem__, models)], np.int64)
+        outputs = self(numbers, args)
+        return None if outputs is None else (outputs, numbers)
+
     def __call__(self, numbers: np.ndarray, calls: Sequence[Sequence[Any]]) -> Outputs | None:
-        """Launch calls of the programs with these numbers; None where one does not fit as it is."""
+        """As `launch`, of the arguments of calls of programs with these numbers."""
         if self._copies is not None and any([self._copies[number].stale for number in numbers.tolist()]):
             return None
-        direct, pieces, count = self._direct, self._pieces, len(calls)
-        columns = direct.columns(calls)
+        columns = self._direct.columns(calls)
         if columns is None:
             return None
-        wholes = direct.pieces(pieces, count)
-        columns += [np.arange(*one.span(whole, count), dtype=np.uint64) for one, whole in zip(pieces, wholes, strict=True)]
-        failed = self._runner.run_columns(self._table, numbers, columns, stream_of(direct.device))
-        errors: dict[int, BaseException] = {n: named(n, error) for n, error in failed.items()}
+        wholes, spans = self._new(len(calls))
+        columns += [np.arange(*span, dtype=np.uint64) for span in spans]
+        failed = self._runner.run_columns(self._table, numbers, columns, stream_of(self._direct.device))
+        return self._outputs(wholes, len(calls), {n: named(n, error) for n, error in failed.items()})
+
+    def _new(self, count: int) -> tuple[list[Any], list[tuple[int, int, int]]]:
+        """Memory of the results of so many calls, and for each where the first one lies, an end, and the step."""
+        wholes = self._direct.pieces(self._pieces, count)
+        return wholes, [piece.span(whole, count) for piece, whole in zip(self._pieces, wholes, strict=True)]
+
+    def _outputs(self, wholes: Sequence[Any], count: int, errors: dict[int, BaseException]) -> Outputs:
+        direct, pieces = self._direct, self._pieces
 
         def made() -> list[Any]:
             outputs = [direct.assemble(results) for results in results_in(pieces, wholes, count)]

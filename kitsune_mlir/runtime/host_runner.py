@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.runtime.call_table import Calls
 from kitsune_mlir.runtime.host_code import HostCode, check_cut, control_words, host_cpu
 from kitsune_mlir.runtime.host_executor import HostExecutor
 from kitsune_mlir.runtime.object_check import check_object
@@ -47,6 +48,9 @@ class HostRunner:
         """As of `Runner`; returns when all is done. `stream` is ignored."""
         rows = np.concatenate([table.pointers[numbers], *(column[:, None] for column in columns)], axis=1)
         return {n: error for n, error in enumerate(self._executor.run_requests(rows.tolist())) if error is not None}
+
+    def run_calls(self, table: WeightTable, calls: Calls, results: Sequence[tuple[int, int]], stream: int) -> np.ndarray | None:
+        """None: only tables of a GPU are filled so."""
 
     @property
     def most_requests(self) -> int:

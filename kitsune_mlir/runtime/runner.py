@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.runtime.call_table import Calls
 
 __all__ = ["Runner", "WeightTable"]
 
@@ -47,6 +48,15 @@ class Runner(Protocol):
 
         Args:
             columns: pointers of each input, then of each result, an array of all requests' for each.
+        """
+        ...
+
+    def run_calls(self, table: WeightTable, calls: Calls, results: Sequence[tuple[int, int]], stream: int) -> np.ndarray | None:
+        """As `run_requests`, of calls that compiled code reads; the numbers of their programs in a table, or None where nothing
+        was launched.
+
+        Args:
+            results: for each where the first request's lies, and bytes to the next one's.
         """
         ...
 

@@ -32,6 +32,9 @@ class NothingToRun:
         """Nothing to do."""
         return {}
 
+    def run_calls(self, table: Any, calls: Any, results: Any, stream: int) -> None:
+        """None: no call of it is a launch."""
+
     most_requests = sys.maxsize
 
 

@@ -12,19 +12,21 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from kitsune_mlir.runtime.direct import FEWEST
 from kitsune_mlir.runtime.fleet import Outputs
 from kitsune_mlir.serving.backlog import Backlog
 from kitsune_mlir.serving.counts import Counts
 from kitsune_mlir.serving.family import Family
 from kitsune_mlir.serving.groups import Group, Member
-from kitsune_mlir.serving.handed import Handed, Part, args_of
+from kitsune_mlir.serving.handed import Handed, Part, calls_of
 
 __all__ = ["FEW", "Bulk"]
 
 
 FEW = 16
 """Calls of a family that are requests of their own at once, where fewer are handed in and have to wait."""
+
+MARGIN = 1.0
+"""Of a launch's time, before a deadline: where more wait than a launch has, those at the edge are left to come too late."""
 
 
 class Bulk:
@@ -112,11 +114,12 @@ class Bulk:
         if not parts:
             return []
         family, count = parts[0][0].family, sum([len(part) for _, part in parts])
-        over = now + family.expected(count)
-        if any([one.strict and one.ends[part.start] < over for one, part in parts]):
-            if count < family.limit or sum(map(len, line)) == count:
+        seconds = family.expected(count)
+        over, more = now + seconds, len(parts[-1][0]) > len(parts[-1][1]) or line[-1] is not parts[-1][0]
+        if any([one.strict and one.ends[part.start] < over + more * MARGIN * seconds for one, part in parts]):
+            if not more:
                 return []  # a smaller launch may do
-            parts = _met(line, over)
+            parts = _met(line, over + MARGIN * seconds)
         for one, part in parts:
             one.start = part.stop
             if admitted:
@@ -129,9 +132,8 @@ class Bulk:
     def _run(self, parts: Sequence[Part], begin: float, admitted: bool) -> None:
         """Launch calls that were taken, and tell their groups."""
         family, several = parts[0][0].family, len(parts) > 1
-        models = [model for one, part in parts for model, _ in one.calls[part.start : part.stop]]
-        numbers = family.numbers(models) if len(models) >= FEWEST else None
-        found, right = family.outputs(models, args_of(parts), (), numbers)
+        calls = calls_of(parts)
+        found, right, numbers = family.together(calls)
         seconds = self._clock() - begin
         outputs, first = self._counts.bulk(family, parts, numbers, Outputs.of(found), admitted), 0
         for one, part in parts:
@@ -142,7 +144,7 @@ class Bulk:
                 if not part.start:
                     family.came(one.came, len(one.calls))
             if right:
-                family.observe(len(models), seconds, self._clock() - begin)
+                family.observe(len(calls), seconds, self._clock() - begin)
 
 
 def _met(line: Iterable[Handed], over: float) -> list[Part]:

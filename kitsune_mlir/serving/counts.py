@@ -67,15 +67,14 @@ class Counts:
         now = self._clock()
         if numbers is None or outputs.errors:
             return self._each(parts, outputs, now, admitted)
-        late, first = [numbers[:0]], 0
+        late, first = list[np.ndarray](), 0
         for one, part in parts:
             if one.strict and one.ends[part.start] < now:
                 missed = bisect.bisect_left(one.ends, now, part.start, part.stop) - part.start
                 late.append(numbers[first : first + missed])
             first += len(part)
-        seconds = np.concatenate([np.full(len(part), now - one.came) for one, part in parts])
         with self.lock:
-            family.tally.add(numbers, seconds, np.concatenate(late) if len(late) > 1 else None, not admitted)
+            family.tally.add(numbers, [(len(part), now - one.came) for one, part in parts], late, not admitted)
         return outputs
 
     def _each(self, parts: Sequence[Part], outputs: Outputs, now: float, admitted: bool) -> Outputs:

@@ -153,6 +153,7 @@ class Engine:
             ArgumentError: there is no such model, or a deadline is no number above 0, or not one a call; nothing is handed in.
             BusyError: the engine is closed.
         """
+        now = self._clock()
         try:
             families = [self._families[model] for model, _ in calls]
         except KeyError as error:
@@ -161,7 +162,7 @@ class Engine:
         if isinstance(deadline, Sequence):
             dues, deadline = of_each(deadline, len(calls)), max(deadline, default=UNHURRIED)
         due = UNHURRIED if deadline is None else deadline
-        length, now = self._length_of(due), self._clock()
+        length = self._length_of(due)
         group, ends = Group(done, self._drop), [now + one for one in dues] if dues else [now + due] * len(calls)
         handed = [*handed_in(families, calls, ends, group, strict, now, length, dues is None)]
         if self._asking and len(handed) == 1 and not self._closed and not (only := handed[0]).family.exclusive:

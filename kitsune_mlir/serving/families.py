@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from kitsune_mlir.runtime.named_inputs import call_of
@@ -52,7 +52,7 @@ def _equal(program: Program, other: Program) -> bool:
 
 def _measured(family: Family) -> CostModel:
     """What launches of a family cost. Weights that its programs change stay as they are."""
-    programs = list(family.programs.values())
+    names, programs = list(family.programs), list(family.programs.values())
     weights = programs[0].signature.weights
     if family.exclusive:
         names = [weights[n].name for n in programs[0].signature.written if n < len(weights)]
@@ -63,22 +63,26 @@ def _measured(family: Family) -> CostModel:
         calls = [random_call(programs[0]) for _ in range(count)]
         given, named = [tuple(args) for args, _ in calls], [kwargs for _, kwargs in calls]
         used = [programs[n % len(programs)] for n in range(count)]
+        joined = [(names[n % len(names)], args) for n, args in enumerate(given)]
         start = time.perf_counter()
         if count == 1:  # as `Family.outputs` has it
             used[0](*given[0], **named[0])
-        else:
+        elif family.exclusive or any(named):
             family.batch(given, used, named)
+        else:
+            family.together(joined)
         family.finish()
         return time.perf_counter() - start
 
     if not family.exclusive and not programs[0].device.startswith("cpu"):
-        _use_all(family, programs)
+        _use_all(family)
     return CostModel.measured(launch, family.batch.limit)
 
 
-def _use_all(family: Family, programs: Sequence[Program]) -> None:
+def _use_all(family: Family) -> None:
     """Have each program in launches of few and of many requests. What a launch needs of its weights, the tensor maps of each
     kernel, is made when it comes for the first time, and takes as long as several launches."""
+    names, programs = list(family.programs), list(family.programs.values())
     given, named = random_call(programs[0])
     args = tuple(given)
     for count in counts_to(family.batch.limit):
@@ -88,6 +92,8 @@ def _use_all(family: Family, programs: Sequence[Program]) -> None:
                 some[0](*args, **named)
             else:
                 family.batch([args] * len(some), some, [named] * len(some))
+                if not named:
+                    family.together([(name, args) for name in names[first : first + count]])
             family.finish()
 
 

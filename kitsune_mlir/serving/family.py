@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,11 +14,14 @@ from kitsune_mlir.runtime.fleet import Fleet
 from kitsune_mlir.runtime.launch import wait_for
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.cost import CostModel
+from kitsune_mlir.serving.groups import Call
 from kitsune_mlir.serving.requests import Queue
 from kitsune_mlir.serving.statistics import Statistics
 from kitsune_mlir.serving.tally import Tally
 
 __all__ = ["Family"]
+
+_log = logging.getLogger(__name__)
 
 
 class Family(Queue):
@@ -40,7 +44,7 @@ class Family(Queue):
         self.programs = dict(programs)
         self.batch = program.batch(min(limit, program.most_requests))
         self._numbers = {name: number for number, name in enumerate(self.programs)}
-        self._fleet = None if exclusive else Fleet.of(self.batch, [*self.programs.values()])
+        self._fleet = None if exclusive else Fleet.of(self.batch, self.programs)
         self.tally = Tally(len(self.programs))
         core, device = torch._C, torch.device(program.device)
         self._modes = torch.is_inference_mode_enabled, core._len_torch_dispatch_stack, core._len_torch_function_stack
@@ -50,8 +54,21 @@ class Family(Queue):
             self._current, self._stream = core._cuda_getDevice, core._cuda_getCurrentRawStream
         super().__init__(len(programs), self.batch.limit, exclusive, CostModel([], []))
 
-    def numbers(self, models: Sequence[str]) -> np.ndarray:
-        """Which of the family's programs are models of these names."""
+    def together(self, calls: list[Call]) -> tuple[Sequence[Any], bool, np.ndarray | None]:
+        """As `outputs`, of calls without keywords; and the numbers of the models, but of a few calls."""
+        many = len(calls) >= FEWEST
+        if self._fleet is not None and many:
+            try:
+                found = self._fleet.launch(calls)
+                if found is not None:
+                    self.finish()
+                    return found[0], not found[0].errors, found[1]
+            except Exception as error:
+                _log.debug("a launch of %d calls failed, they are run one by one: %s", len(calls), error)
+        models, args = zip(*calls, strict=True)
+        return *self.outputs(models, args), self._numbered(models) if many else None
+
+    def _numbered(self, models: Sequence[str]) -> np.ndarray:
         return np.array([*map(self._numbers.__getitem__, models)], np.int64)
 
     def tallied(self, model: str, statistics: Statistics) -> Statistics:
@@ -63,22 +80,18 @@ class Family(Queue):
         models: Sequence[str],
         args: Sequence[Sequence[Any]],
         kwargs: Sequence[Mapping[str, Any]] = (),
-        numbers: np.ndarray | None = None,
     ) -> tuple[Sequence[Any], bool]:
         """Run a launch of calls of models: the output or the error of each, and whether all of it went well.
 
         Calls that change what another one uses are run by themselves, after the others. An error that is nobody's own is that
         of who has it when run alone.
-
-        Args:
-            numbers: of the models, where they are known.
         """
         if len(models) == 1:
             output = self.output(models[0], args[0], kwargs[0] if kwargs else {})
             return [output], not isinstance(output, Exception)
         try:
             if self._fleet is not None and len(models) >= FEWEST and not any(kwargs):
-                found = self._fleet(self.numbers(models) if numbers is None else numbers, args)
+                found = self._fleet(self._numbered(models), args)
                 if found is not None:
                     self.finish()
                     return found, not found.errors

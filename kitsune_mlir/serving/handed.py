@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import le
-from typing import Any
 
 from kitsune_mlir.serving.family import Family
 from kitsune_mlir.serving.groups import Call, Group, Member
 from kitsune_mlir.serving.requests import numbers
 
-__all__ = ["Handed", "Part", "args_of", "handed_in"]
+__all__ = ["Handed", "Part", "calls_of", "handed_in"]
 
 
 class Handed:
@@ -100,6 +99,6 @@ Part = tuple[Handed, range]
 """Some of the calls."""
 
 
-def args_of(parts: Sequence[Part]) -> list[Any]:
-    """The arguments of calls."""
-    return [args for one, part in parts for _, args in one.calls[part.start : part.stop]]
+def calls_of(parts: Sequence[Part]) -> list[Call]:
+    """The calls themselves."""
+    return [call for one, part in parts for call in one.calls[part.start : part.stop]]

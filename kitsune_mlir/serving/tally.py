@@ -1,8 +1,9 @@
-"""Counts of launches of many calls, in arrays: a launch costs them a few steps, however many calls it has."""
+"""Counts of launches of many calls: a launch is noted, and many of them are counted together, in arrays."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,6 +13,9 @@ __all__ = ["Tally"]
 
 MOST = 1 << 16
 """Latencies that are held of all models together."""
+
+NOTED = 128
+"""Launches that are noted before they are counted."""
 
 
 class Tally:
@@ -26,23 +30,50 @@ class Tally:
         room = min(MOST, KEPT * count)
         self._numbers, self._latencies = np.zeros(room, np.int32), np.zeros(room)
         self._next = self._held = 0
+        self._noted, self._seconds = list[np.ndarray](), list[float]()
+        self._new, self._late = list[np.ndarray](), list[np.ndarray]()
+        self._each = list[int]()
 
-    def add(self, numbers: np.ndarray, seconds: np.ndarray, late: np.ndarray | None = None, new: bool = False) -> None:
-        """Count a launch of calls of these models, which were answered so many seconds after they were handed in.
+    def add(
+        self, numbers: np.ndarray, spans: Sequence[tuple[int, float]], late: Sequence[np.ndarray] = (), new: bool = False
+    ) -> None:
+        """Count a launch of several calls of these models.
 
         Args:
+            spans: so many after the other were answered so many seconds after they were handed in.
             late: models of those that came after their deadline.
             new: they are to be counted as submitted, too.
         """
-        count, each = len(numbers), np.bincount(numbers, minlength=len(self._answered))
-        self._answered += each
+        self._noted.append(numbers)
+        for count, seconds in spans:
+            self._each.append(count)
+            self._seconds.append(seconds)
         if new:
-            self._submitted += each
-        self._launches[numbers] += 1  # once for each model
-        if count > 1:
-            self._joined += each
-        if late is not None:
-            self._missed += np.bincount(late, minlength=len(self._answered))
+            self._new.append(numbers)
+        self._late += late
+        if len(self._noted) >= NOTED:
+            self._count()
+
+    def _count(self) -> None:
+        """Count what was noted."""
+        if not self._noted:
+            return
+        models, numbers = len(self._answered), np.concatenate(self._noted)
+        for total, parts in ((self._submitted, self._new), (self._missed, self._late)):
+            if parts:
+                total += np.bincount(np.concatenate(parts), minlength=models)
+        each = np.bincount(numbers, minlength=models)
+        self._answered += each
+        self._joined += each
+        seen = np.zeros((len(self._noted), models), bool)
+        seen[np.repeat(np.arange(len(seen)), [len(one) for one in self._noted]), numbers] = True
+        self._launches += seen.sum(0)
+        self._keep(numbers, np.repeat(self._seconds, self._each))
+        for noted in (self._noted, self._seconds, self._each, self._new, self._late):
+            noted.clear()
+
+    def _keep(self, numbers: np.ndarray, seconds: np.ndarray) -> None:
+        """Hold latencies in the place of the oldest."""
         room = len(self._numbers)
         numbers, seconds = numbers[-room:], seconds[-room:]
         for part in (slice(0, room - self._next), slice(room - self._next, None)):
@@ -53,11 +84,11 @@ class Tally:
 
     def added_to(self, statistics: Statistics, number: int) -> Statistics:
         """Figures of a model, with what is counted here of it."""
+        self._count()
         first = self._next if self._held == len(self._numbers) else 0  # the oldest
         numbers, latencies = np.roll(self._numbers[: self._held], -first), np.roll(self._latencies[: self._held], -first)
-        own = latencies[numbers == number][-KEPT:]
         found = dataclasses.replace(statistics, latencies=statistics.latencies.copy())
-        found.latencies.extend(own.tolist())
+        found.latencies.extend(latencies[numbers == number][-KEPT:].tolist())
         found.submitted += int(self._submitted[number])
         found.answered += int(self._answered[number])
         found.launches += int(self._launches[number])

@@ -11,10 +11,10 @@ from typing import Any, overload
 from kitsune_mlir.errors import ArgumentError, KitsuneError
 from kitsune_mlir.runtime.host_code import link
 from kitsune_mlir.runtime.host_object import emit_object
+from kitsune_mlir.runtime.python_calls import builtin_function
 from kitsune_mlir.windows.hazard_code import FUNCTIONS, NO_ROOM, hazard_module
 from kitsune_mlir.windows.hazards import Entries, Hazards, Range, Upstream
 from kitsune_mlir.windows.piece_code import FIELDS
-from kitsune_mlir.windows.python_calls import builtin_function
 
 __all__ = ["CompiledHazards", "Placed", "Places", "make_hazards"]
 

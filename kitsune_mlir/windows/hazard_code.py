@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 
 from llvmlite import ir
 
+from kitsune_mlir.runtime.python_calls import Interpreter
+from kitsune_mlir.runtime.word_function import WORD, WordFunction
 from kitsune_mlir.windows.piece_code import FIELDS, PIECES, Code
-from kitsune_mlir.windows.python_calls import Interpreter
-from kitsune_mlir.windows.word_function import WORD, WordFunction
 
 __all__ = ["FUNCTIONS", "NO_ROOM", "hazard_module"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from kitsune_mlir.windows.word_function import WordFunction
+from kitsune_mlir.runtime.word_function import WordFunction
 
 __all__ = ["FIELDS", "PIECES", "Code"]
 

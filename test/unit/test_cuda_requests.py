@@ -15,6 +15,7 @@ import pytest
 
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime import cuda_executor, cuda_requests
+from kitsune_mlir.runtime.call_table import Calls
 from kitsune_mlir.runtime.manifest import REQUEST_HEADER, Parameter
 from kitsune_mlir.runtime.runner import WeightTable
 from test.unit.test_cuda_executor import MANIFEST, MAP, SUCCESS, FakeDriver, Map, fake  # noqa: F401
@@ -232,3 +233,67 @@ def test_columns_are_launched_by_the_kernel_for_as_many(device):
         device.table = None  # a table a kernel
         executor.run_columns(weights, np.zeros(count, np.int64), [np.full(count, 0x100, np.uint64)] * 2, 5)
         assert words(device)[0] == count and executor.executors[used]._states[5].requests is not None
+
+
+class Given:
+    """A tensor, as far as a table is concerned."""
+
+    def __init__(self, pointer: int):
+        self.pointer = pointer
+
+
+def fills(executor: Any, device: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What fills and launches; torch's method is one that gives a `Given`'s pointer."""
+    tensor = types.SimpleNamespace(data_ptr=lambda one: one.pointer)
+    monkeypatch.setattr(sys.modules["torch"], "Tensor", tensor, raising=False)
+    weights, results = WeightTable(np.array([[0x1000], [0x2000], [0x3000]], np.uint64)), [(0x20000, 0x100)]
+    models = {"a": 0, "b": 1, "c": 2}
+
+    def run(calls: list[Any], check: Any = lambda _: True, first: int = 0) -> Any:
+        return executor.run_calls(weights, Calls(models, check, calls, first, len(calls) - first), results, 5)
+
+    return run
+
+
+def test_compiled_code_fills_the_table_that_rows_make(device, monkeypatch):
+    """Tensor maps of an input, of a result, of a weight and of the arena; those that are not known are encoded."""
+    own = (("tensor_map", 0, "result", 64), ("tensor_map", 1, "input", 32), ("tensor_map", 0, "input", 0))
+    parameters = (*SEVERAL.parameters, *(Parameter(*one, MAP) for one in own))
+    executor = cuda_requests.CudaRequests(dataclasses.replace(SEVERAL, parameters=parameters), b"")
+    run = fills(executor, device, monkeypatch)
+    calls = [(name, (Given(0x10000 + 0x100 * n),)) for n, name in enumerate("cabb")]
+    assert run(calls) is None and not device.parameters  # the stream has no memory yet
+    rows = [[0x1000 * (1 + "abc".index(name)), one.pointer, 0x20000 + 0x100 * n] for n, (name, (one,)) in enumerate(calls)]
+    executor.run_requests(rows, 5)
+    wanted = device.table.copy()
+    executor.run([1, 2, 3], 5)
+    for first in (0, 0, 2):
+        found = run([("c", ())] * first + calls, first=first)
+        assert found.tolist() == [2, 0, 1, 1] and (device.table == wanted).all()
+    assert len(device.parameters) == 5
+    fresh = [("a", (Given(0x50000 + 0x100 * n),)) for n in range(4)]
+    encoded = len(device.encoded)
+    assert run(fresh).tolist() == [0] * 4 and len(device.encoded) == encoded + 8  # two maps of each input
+
+
+def test_what_is_no_call_that_fits_is_launched_by_nobody(device, monkeypatch):
+    executor = cuda_requests.CudaRequests(SEVERAL, b"")
+    executor.run([0x1000, 0x2000, 0x3000], 5)
+    run, right, seen = fills(executor, device, monkeypatch), ("a", (Given(0x100),)), list[Any]()
+    wrong: list[Any] = [
+        ("d", (Given(0x100),)), ("a", ()), ("a", (Given(0x100), Given(0x200))), ("a", [Given(0x100)]), ("a", (Given(0x108),)),
+        ("a", (3,)), "ab", ("a",), (["a"], (Given(0x100),)), None,
+    ]  # fmt: skip
+    for one in wrong:
+        assert run([right, one, right]) is None and len(device.parameters) == 1, one
+    assert run([right], lambda tensor: seen.append(tensor)) is None and len(seen) == 1  # neither True nor an error
+    assert run([right], lambda tensor: 1 / 0) is None
+    assert run([right] * 4).tolist() == [0] * 4 and len(device.parameters) == 2
+    before = sys.getrefcount(right[1][0])
+    for _ in range(100):
+        run([right, wrong[0], right])
+        run([right] * 4)
+    after = sys.getrefcount(right[1][0])
+    assert after == before
+    with pytest.raises(ArgumentError, match="takes at most 4 requests in a launch, got 5"):
+        run([right] * 5)

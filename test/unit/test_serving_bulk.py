@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, BusyError
-from kitsune_mlir.runtime.batch import Batch
 from kitsune_mlir.runtime.fleet import Fleet, Outputs
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.statistics import KEPT, Statistics
@@ -40,9 +39,9 @@ def models() -> list[nn.Module]:
 
 
 @pytest.fixture(scope="module")
-def programs(models: list[nn.Module]) -> list[Program]:
+def programs(models: list[nn.Module]) -> dict[str, Program]:
     first = kitsune_mlir.compile(models[0], (torch.randn(2, 7), torch.randn(2, 3)), target="host")
-    return [first.with_weights(dict(model.named_parameters())) for model in models]
+    return {str(n): first.with_weights(dict(model.named_parameters())) for n, model in enumerate(models)}
 
 
 def calls(count: int) -> list[tuple[Tensor, Tensor]]:
@@ -50,8 +49,8 @@ def calls(count: int) -> list[tuple[Tensor, Tensor]]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 64])
-def test_a_fleet_gives_what_calls_give(models: list[nn.Module], programs: list[Program], count: int) -> None:
-    fleet = Fleet.of(programs[0].batch(64), programs)
+def test_a_fleet_gives_what_calls_give(models: list[nn.Module], programs: dict[str, Program], count: int) -> None:
+    fleet = Fleet.of(programs["0"].batch(64), programs)
     assert fleet is not None
     for _ in range(2):
         given, numbers = calls(count), np.array([random.randrange(5) for _ in range(count)])
@@ -64,8 +63,8 @@ def test_a_fleet_gives_what_calls_give(models: list[nn.Module], programs: list[P
         assert outputs[0] is outputs[0] and [*outputs[1:]] == [*outputs][1:]
 
 
-def test_what_does_not_fit_is_looked_at_one_by_one(programs: list[Program]) -> None:
-    fleet, given, numbers = Fleet.of(programs[0].batch(8), programs), calls(3), np.zeros(3, np.int64)
+def test_what_does_not_fit_is_looked_at_one_by_one(programs: dict[str, Program]) -> None:
+    fleet, given, numbers = Fleet.of(programs["0"].batch(8), programs), calls(3), np.zeros(3, np.int64)
     assert fleet is not None
     x, y = given[1]
     wrong: list[Any] = [(x,), (x.double(), y), [x, y], (x[:1], y), (x.T.contiguous().T, y), (x, torch.randn(7)[1:].view(2, 3))]
@@ -86,14 +85,14 @@ def test_programs_that_change_something_or_give_much_are_no_fleet() -> None:
             return self.total * 2
 
     program = kitsune_mlir.compile(Counting(), (torch.zeros(3),), target="host")
-    assert Fleet.of(program.batch(4), [program]) is None
+    assert Fleet.of(program.batch(4), {"a": program}) is None
     wide = kitsune_mlir.compile(nn.Linear(4, 8192).eval(), (torch.randn(1, 4),), target="host")
-    assert Fleet.of(wide.batch(4), [wide]) is None
+    assert Fleet.of(wide.batch(4), {"a": wide}) is None
 
 
 def test_an_assertion_of_one_call_is_its_own() -> None:
     program = kitsune_mlir.compile(nn.Embedding(5, 3), (torch.tensor([0, 1]),), target="host")
-    fleet = Fleet.of(program.batch(8), [program])
+    fleet = Fleet.of(program.batch(8), {"a": program})
     assert fleet is not None
     outputs = fleet(np.zeros(3, np.int64), [(torch.tensor([0, 4]),), (torch.tensor([1, 7]),), (torch.tensor([3, 3]),)])
     assert outputs is not None and [*outputs.errors] == [1] and outputs[1] is outputs.errors[1]
@@ -102,12 +101,12 @@ def test_an_assertion_of_one_call_is_its_own() -> None:
     assert Outputs.of([1, ValueError("x")]).errors.keys() == {1}
 
 
-def test_a_weight_that_changes_is_seen(programs: list[Program]) -> None:
+def test_a_weight_that_changes_is_seen(programs: dict[str, Program]) -> None:
     """Those that a program reads where they lie, and those of which it has a copy."""
     model = nn.Linear(7, 3).eval().requires_grad_(False)
     model.weight.data = torch.randn(7, 3).T
     program = kitsune_mlir.compile(model, (torch.randn(1, 7),), target="host")
-    fleet, x = Fleet.of(program.batch(4), [program]), torch.randn(1, 7)
+    fleet, x = Fleet.of(program.batch(4), {"a": program}), torch.randn(1, 7)
     assert fleet is not None
     for _ in range(2):
         outputs = fleet(np.zeros(2, np.int64), [(x,), (x,)])
@@ -121,13 +120,13 @@ def test_a_weight_that_changes_is_seen(programs: list[Program]) -> None:
 def test_a_tally_counts_as_one_by_one() -> None:
     tally, counted = Tally(3), [Statistics() for _ in range(3)]
     for launch in range(400):
-        numbers = np.array([random.randrange(3) for _ in range(random.randrange(1, 200))])
-        seconds = np.full(len(numbers), launch * 1e-3)
+        numbers = np.array([random.randrange(3) for _ in range(random.randrange(2, 200))])
+        spans = [(1, launch * 1e-3), (len(numbers) - 1, launch * 1e-3)]
         late = numbers[: len(numbers) // 3]
         if launch % 2:
-            tally.add(numbers, seconds, late, True)
+            tally.add(numbers, spans, [late], True)
         else:
-            tally.add(numbers, seconds, late if len(late) else None)
+            tally.add(numbers, spans, [late])
         for n in numbers:
             one = counted[n]
             one.submitted, one.answered, one.joined = (
@@ -156,20 +155,20 @@ def lines() -> Iterator[dict[str, Program]]:
 
 
 def test_calls_of_several_groups_share_launches(lines: dict[str, Program], monkeypatch: pytest.MonkeyPatch) -> None:
-    with held(lines, limit=16) as engine:
-        x, told = torch.randn(1, 7), [Told(5) for _ in range(6)]
+    with held(lines, limit=64, capacity=200) as engine:
+        x, told = torch.randn(1, 7), [Told(20) for _ in range(6)]
         gate = engine.hold(x)
-        sizes, run = list[int](), Batch.__call__
-        monkeypatch.setattr(Fleet, "__call__", lambda self, numbers, given: sizes.append(len(given)))
-        monkeypatch.setattr(Batch, "__call__", lambda self, *args, **options: run(self, *args, **options))
+        sizes = list[int]()
+        monkeypatch.setattr(Fleet, "launch", lambda self, given: sizes.append(len(given)))
+        monkeypatch.setattr(Fleet, "__call__", lambda *_: None)
         for one in told:
-            engine.submit_many([("ab"[n % 2], (x,)) for n in range(5)], one, deadline=30.0)
+            engine.submit_many([("ab"[n % 2], (x,)) for n in range(20)], one, deadline=30.0)
         gate.set()
         for one in told:
             assert all(torch.allclose(output, lines["a"](x), atol=1e-5) for output in one.wait())
-        assert sizes == [16, 14]
+        assert sizes == [64, 56]
     counts = engine.stats()["models"]
-    assert counts["a"]["submitted"] == counts["a"]["answered"] == 19 and counts["b"]["joined"] == 12
+    assert counts["a"]["submitted"] == counts["a"]["answered"] == 61 and counts["b"]["joined"] == 60
     assert not engine._waiting and not engine._backlog._ahead
 
 

@@ -13,13 +13,16 @@ from collections.abc import Callable, Sequence
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from kitsune_mlir.windows.word_function import WORD, WordFunction
+from kitsune_mlir.runtime.word_function import WORD, WordFunction
 
 __all__ = ["Interpreter", "builtin_function"]
 
 _FASTCALL = 0x0080
 _SHORT = ir.IntType(32)
-_RESULTS = {"PySet_Add": _SHORT, "PyTuple_SetItem": _SHORT, "PyErr_BadArgument": _SHORT, "Py_DecRef": ir.VoidType()}
+_NOTHING = ir.VoidType()
+_RESULTS = {
+    "PySet_Add": _SHORT, "PyTuple_SetItem": _SHORT, "PyErr_BadArgument": _SHORT, "Py_DecRef": _NOTHING, "PyErr_Clear": _NOTHING,
+}  # fmt: skip
 """Of CPython's functions that give no word."""
 
 
