@@ -185,8 +185,8 @@ class Engine:
             for one in handed:
                 room, rest = self._backlog.room(now, due, one.length) if one.strict else inf, one.rest
                 refused = refusals([one.family] * len(rest), self._waiting, self.capacity, room, due)
-                taken, over = rest[: len(rest) - len(refused)], [one.member(call) for call in rest[len(rest) - len(refused) :]]
-                self._counts.handed_in([one.calls[call][0] for call in taken], [request.model for request in over])
+                taken, over = rest[: len(rest) - len(refused)], rest[len(rest) - len(refused) :]
+                self._counts.handed_in([one.calls[call][0] for call in taken], [one.calls[call][0] for call in over])
                 if one.start or len(taken) < FEW:
                     self._arrived += [one.member(call) for call in taken]
                 else:
@@ -194,7 +194,7 @@ class Engine:
                     self._bulk.add(one)
                 self._backlog.enter(one.length, len(taken) * one.seconds)
                 self._waiting += len(taken)
-                told.append((one.group, [request.place for request in over], self._waiting))
+                told.append((one.group, one.places(over), self._waiting))
             self._bell.ring()
         for group, places, waiting in told:
             group.tell(places, [busy(waiting, self.capacity)] * len(places))

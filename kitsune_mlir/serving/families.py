@@ -6,11 +6,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from kitsune_mlir.runtime.direct import FEWEST
 from kitsune_mlir.runtime.named_inputs import call_of
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.signature import torch_dtype
 from kitsune_mlir.serving.cost import CostModel, counts_to
 from kitsune_mlir.serving.family import Family
+from kitsune_mlir.serving.groups import Call
 
 __all__ = ["families_of", "random_call"]
 
@@ -63,7 +65,7 @@ def _measured(family: Family) -> CostModel:
         calls = [random_call(programs[0]) for _ in range(count)]
         given, named = [tuple(args) for args, _ in calls], [kwargs for _, kwargs in calls]
         used = [programs[n % len(programs)] for n in range(count)]
-        joined = [(names[n % len(names)], args) for n, args in enumerate(given)]
+        joined: list[Call] = [(names[n % len(names)], args) for n, args in enumerate(given)]
         start = time.perf_counter()
         if count == 1:  # as `Family.outputs` has it
             used[0](*given[0], **named[0])
@@ -92,7 +94,7 @@ def _use_all(family: Family) -> None:
                 some[0](*args, **named)
             else:
                 family.batch([args] * len(some), some, [named] * len(some))
-                if not named:
+                if not named and len(some) >= FEWEST:
                     family.together([(name, args) for name in names[first : first + count]])
             family.finish()
 

@@ -47,9 +47,9 @@ class Handed:
     def __len__(self) -> int:
         return self.stop - self.start
 
-    def places(self, part: range) -> Sequence[int]:
+    def places(self, calls: Sequence[int]) -> Sequence[int]:
         """The places in what was handed in of some of the calls here."""
-        return part if self._order is None else self._order[part.start : part.stop]
+        return calls if self._order is None else [self._order[call] for call in calls]
 
     @property
     def rest(self) -> list[int]:
@@ -59,7 +59,7 @@ class Handed:
     def member(self, call: int) -> Member:
         """A request of a call."""
         model, args = self.calls[call]
-        place = call if self._order is None else self._order[call]
+        (place,) = self.places((call,))
         timed = self.ends[call], model, args, self.strict, self.came
         return Member(*timed, next(numbers), place, self.group, self.length, self.seconds)
 

@@ -273,7 +273,7 @@ def test_each_program_is_used_in_launches_of_few_and_of_many(programs):
     family.batch = type(
         "Noted", (), {"limit": 3, "__call__": lambda self, *call: (sizes.append(len(call[0])), run(*call))[1]}
     )()
-    families._use_all(family, [*programs.values()])
+    families._use_all(family)
     assert len(programs) == 6 and sizes == [2, 2, 2, 3, 3] and len(seen) == 11
 
 
