@@ -187,6 +187,16 @@ def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
     return (0.5 * wide * (1 + torch.erf(wide * 0.7071067811865476))).to(x.dtype)
 
 
+def _mish(x: Tensor) -> Tensor:
+    """`x·tanh(log(1 + eˣ))` with one exponential: where n is eˣ(eˣ + 2), the tangent is n / (n + 2), and 1 from x = 20 on."""
+    if x.dtype == torch.float64:
+        return x * torch.tanh(aten.softplus(x))
+    wide = widened(x)
+    power = torch.exp(torch.clamp(wide, max=20.0))
+    grown = power * (power + 2)
+    return (wide * (grown / (grown + 2))).to(x.dtype)
+
+
 def _scaled(x: Tensor, factor: Any) -> Tensor:
     """`x·factor` in x's type: a product of integers takes an integer factor, as in torch's kernels."""
     if not (x.dtype.is_floating_point or x.dtype.is_complex):
@@ -297,6 +307,7 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten._fused_rms_norm.default: _fused_rms_norm,
     aten._native_batch_norm_legit_no_training.default: _batch_norm_no_training,
     aten.gelu.default: _gelu,
+    aten.mish.default: _mish,
     aten.constant_pad_nd.default: _constant_pad,
     aten.convolution.default: convolution,
     aten._grouped_mm.default: grouped,

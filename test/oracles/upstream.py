@@ -60,13 +60,19 @@ def run(imported: ImportedModel, args: Sequence[Any], kwargs: Mapping[str, Any] 
 
     leaves, _ = tree_flatten((tuple(args), dict(kwargs or {})))
     read = dict(zip([a.name for a in imported.arguments], values_of(imported, leaves), strict=True))
-    inputs = [t.detach().contiguous().clone() for t in read.values()]
+    lies = [argument.lies for argument in imported.arguments]
+    inputs = [
+        t.detach().contiguous().clone() if how is None else how.copied(t) for how, t in zip(lies, read.values(), strict=True)
+    ]
     outputs: dict[int, torch.Tensor] = {}
     for result in imported.results:
         if result.kind == "tensor":
             outputs.setdefault(result.index, torch.empty(result.shape, dtype=_DTYPES[result.dtype]))
     buffers = inputs + [outputs[i] for i in range(len(outputs))]
-    values = (ctypes.c_void_p * len(buffers))(*[b.data_ptr() for b in buffers])
+    values = (ctypes.c_void_p * len(buffers))(
+        *(b.data_ptr() if how is None else how.address(b) for how, b in zip(lies, inputs, strict=True)),
+        *(b.data_ptr() for b in buffers[len(inputs) :]),
+    )
     packed = (ctypes.c_void_p * len(buffers))(*[ctypes.addressof(values) + 8 * i for i in range(len(buffers))])
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(packed)
 

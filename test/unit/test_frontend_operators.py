@@ -26,6 +26,10 @@ CASES = {
         lambda x: (F.gelu(x), F.gelu(x, approximate="tanh"), F.silu(x), F.softplus(x), F.elu(x), F.hardswish(x)),
         (torch.randn(3, 5),),
     ),
+    "mish": (
+        F.mish,
+        (torch.cat([torch.randn(27), torch.tensor([0.0, -0.0, 19.9, 20.1, 100.0, -100.0, float("inf"), float("nan")])]),),
+    ),
     "embedding": (nn.Embedding(10, 4, padding_idx=0), (torch.randint(0, 10, (3, 5)),)),
     "scatter-and-gather": (
         lambda x, i, v: (x.scatter(-1, i, v), x.scatter_add(-1, i, v), x.gather(-1, i)),

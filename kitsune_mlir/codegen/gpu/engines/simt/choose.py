@@ -32,7 +32,7 @@ from kitsune_mlir.codegen.gpu.engines.simt.short_reductions import is_private
 from kitsune_mlir.codegen.gpu.engines.simt.staging import Staging
 from kitsune_mlir.codegen.gpu.engines.simt.transpose import CrossedLoad, crossed_loads
 from kitsune_mlir.codegen.gpu.engines.simt.updates import Update, read_update
-from kitsune_mlir.codegen.gpu.engines.simt.widths import best_width
+from kitsune_mlir.codegen.gpu.engines.simt.widths import best_width, widest_vector
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.dialects.access import iterator_kinds, shape_of
 from kitsune_mlir.dialects.joined import panels_of
@@ -57,9 +57,6 @@ BYTES_IN_FLIGHT = 64
 
 BYTES_ALONE = 128
 """The same where a multiprocessor has one block: there are no more tiles than multiprocessors."""
-
-WIDEST = 16
-"""Bytes of the widest access."""
 
 FLAT_VECTORS = 32
 """Least vectors of a tile that is taken as a span of memory."""
@@ -252,7 +249,7 @@ def map_schedules(
         widths = [width for width in (1, 2, 4, 8, 16) if width <= max(1, points) and not any(n > 1 and n % width for n in rows)]
         width, accesses = best_width(widths, trial, graph)
         read = max(1, sum(access.bytes for access in accesses if not access.writes))
-        wide = WIDEST // min(element_bytes(window.buffer.element) for window in (*graph.task.loads, *group))
+        wide = widest_vector([element_bytes(window.buffer.element) for window in (*graph.task.loads, *group)])
         if width < wide and points >= FLAT_VECTORS * wide and not crossed and not rows and is_flat(graph, plain):
             unroll = max(1, min(in_flight * width // (read * wide), -(-points // (THREADS * wide))))
             found.append(MapSchedule(tuple(group), wide, unroll, flat=True))
