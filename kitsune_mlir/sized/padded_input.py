@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kitsune_mlir.runtime.copy_kernel import ALIGNED, MOST_BYTES, MOST_COPIES, Copies, Copy
+from kitsune_mlir.sized.taker import taker
 
 __all__ = ["KEPT", "CopiedTogether", "PaddedInput", "copier", "copies_into"]
 
@@ -182,21 +183,13 @@ def copies_into(
 
         return one_by_one
     index, stream, capture = _place(larger[numbers[0]].device)
-    plain = all(_lies_plainly(args[n]) and args[n].data_ptr() % ALIGNED == 0 for n in numbers)
-    if capture or not plain or not 0 < len(each) == len(numbers) <= MOST_COPIES:
+    if capture or _addresses([args[n] for n in numbers]) is None or not 0 < len(each) == len(numbers) <= MOST_COPIES:
         return None
-    copies, capturing = Copies(each, index, stream), torch._C._cuda_isCurrentStreamCapturing
+    copies, capturing, take = Copies(each, index, stream), torch._C._cuda_isCurrentStreamCapturing, taker(numbers)
 
     def together(args: Sequence[Any]) -> bool:
-        sources, bits = [], 0
-        for n in numbers:
-            arg = args[n]
-            if not arg.is_contiguous() or arg.is_neg() or arg.is_conj():
-                return False
-            pointer = arg.data_ptr()
-            sources.append(pointer)
-            bits |= pointer
-        if bits % ALIGNED or capturing():
+        sources = _addresses(take(args))
+        if sources is None or capturing():
             return False
         copies(sources)
         return True
@@ -219,13 +212,8 @@ def copier(places: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], None]:
     device, known = places[0].device, dict[int, Copies]()
 
     def together(values: Sequence[Tensor]) -> None:
-        sources, bits = [], 0
-        for value in values:
-            sources.append(value.data_ptr())
-            bits |= sources[-1]
-            if value.is_neg() or value.is_conj():
-                return one_by_one(values)
-        if bits % ALIGNED:
+        sources = _addresses(values)
+        if sources is None:
             return one_by_one(values)
         index, stream, _ = _place(device)
         copies = known.get(stream)
@@ -235,6 +223,18 @@ def copier(places: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], None]:
         return copies(sources)
 
     return together
+
+
+def _addresses(values: Sequence[Tensor]) -> list[int] | None:
+    """Where tensors lie, for one launch that copies all; None where one lies in another way, or at no multiple of `ALIGNED`."""
+    found, bits = [], 0
+    for value in values:
+        if not value.is_contiguous() or value.is_neg() or value.is_conj():
+            return None
+        pointer = value.data_ptr()
+        found.append(pointer)
+        bits |= pointer
+    return None if bits % ALIGNED else found
 
 
 def _lies_plainly(arg: Tensor) -> bool:
