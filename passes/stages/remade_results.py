@@ -1,12 +1,14 @@
-"""What a product's stage would store in f32, and others can make of 16-bit rows, is made by these instead.
+"""What a product's stage would store, and others can make of 16-bit values that are stored anyway, is made by these instead.
 
 A normalisation computes in f32 what its gradient reads again: rows that are centered, and scaled. They are twice the bytes of
-the rows that they are made of, which a stage reads as fast; a row's mean and scale are sums of what it reads anyway.
+the rows that they are made of, which a stage reads as fast; a row's mean and scale are sums of what it reads anyway. GELU's
+gradient reads a hyperbolic tangent, that plus one, and half of the input beside the input itself: four matrices of 16-bit
+numbers, of which one is enough.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from torch_mlir import ir
@@ -28,6 +30,8 @@ MOST_OPS = 8
 """That make a result of what is stored."""
 MOST_WORK = 24
 """Operations in their bodies."""
+MOST_OF_HALVES = 64
+"""The same for 16-bit results: to write and read 2 bytes takes as long as 30 operations, of which half convert."""
 NARROW = 16
 """Times smaller than a result is what is stored beside it: a number a row."""
 
@@ -52,6 +56,7 @@ def _remake(grouping: Grouping, g: int) -> None:
     inside = {hash(op) for op in group}
     stored = set(grouping.outputs(group))
     found = {value: recipe for value in stored if (recipe := _recipe(grouping, value, inside)) is not None}
+    _add_halves(grouping, stored, inside, found)
     made = {leaf for recipe in found.values() for leaf in recipe.leaves if _inside(leaf, inside) and leaf not in stored}
     if not found or sum(tensor_bytes(leaf.type) for leaf in made) >= sum(tensor_bytes(value.type) for value in found):
         return
@@ -70,9 +75,32 @@ def _readers(grouping: Grouping, value: ir.Value, g: int) -> set[int]:
     return {grouping.group_of[hash(use.owner.operation)] for use in value.uses} - {g}
 
 
-def _recipe(grouping: Grouping, value: ir.Value, inside: set[int]) -> Recipe | None:
-    """What makes an f32 result of 16-bit tensors, or such as lie in memory; None where that is not so, or more work."""
-    if str(ir.ShapedType(value.type).element_type) != "f32" or value in grouping.returned or not shape_of(value):
+def _add_halves(grouping: Grouping, stored: set[ir.Value], inside: set[int], found: dict[ir.Value, Recipe]) -> None:
+    """Find 16-bit results, too, that are made of others which stay stored, or are for the results that were found."""
+    kept = {leaf for recipe in found.values() for leaf in recipe.leaves}
+    for value in sorted(stored - {*found}, key=lambda value: grouping.order[hash(defining_op(value))]):
+        recipe = None if _multiplied(grouping, value, inside) else _recipe(grouping, value, inside, kept)
+        if recipe is None:
+            kept.add(value)
+        else:
+            found[value] = recipe
+
+
+def _multiplied(grouping: Grouping, value: ir.Value, inside: set[int]) -> bool:
+    """Whether a product reads a value as its operand, or one does that others are made in one stage with."""
+    readers = [use.owner.operation for use in value.uses if hash(use.owner.operation) not in inside]
+    groups = [grouping.members[grouping.group_of[hash(reader)]] for reader in readers if hash(reader) in grouping.group_of]
+    return any(map(is_contraction, readers)) or any(sum(map(is_contraction, group)) > 1 for group in groups)
+
+
+def _recipe(grouping: Grouping, value: ir.Value, inside: set[int], kept: Set[ir.Value] | None = None) -> Recipe | None:
+    """What makes an f32 result of 16-bit tensors, or such as lie in memory; None where that is not so, or more work.
+
+    Args:
+        kept: results that stay stored: what makes a 16-bit result of these, and of what is much smaller, instead.
+    """
+    dtype = str(ir.ShapedType(value.type).element_type)
+    if dtype not in (("f32",) if kept is None else HALF_TYPES) or value in grouping.returned or not shape_of(value):
         return None
     if any(hash(use.owner.operation) not in grouping.group_of for use in value.uses):
         return None
@@ -93,12 +121,19 @@ def _recipe(grouping: Grouping, value: ir.Value, inside: set[int]) -> Recipe | N
             if not is_tensor(operand) or (maker is not None and is_free(maker)):
                 continue
             narrow = NARROW * tensor_bytes(operand.type) <= tensor_bytes(value.type)
-            if not _inside(operand, inside) or narrow or str(ir.ShapedType(operand.type).element_type) in HALF_TYPES:
+            if kept is not None:
+                if not (narrow or operand in kept or _inside(operand, inside)):
+                    return None
+                if narrow or operand in kept:
+                    leaves.add(operand)
+                else:
+                    pending.append(operand)
+            elif not _inside(operand, inside) or narrow or str(ir.ShapedType(operand.type).element_type) in HALF_TYPES:
                 leaves.add(operand)
             else:
                 pending.append(operand)
     work = sum(len(body_of(op)) for op in ops)
-    if len(ops) > MOST_OPS or work > MOST_WORK or not any(_inside(leaf, inside) for leaf in leaves):
+    if len(ops) > MOST_OPS or work > (MOST_WORK if kept is None else MOST_OF_HALVES) or not any(_inside(leaf, inside) for leaf in leaves):
         return None
     return Recipe(tuple(sorted(ops, key=lambda op: grouping.order[hash(op)])), frozenset(leaves))
 
