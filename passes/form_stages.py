@@ -56,8 +56,8 @@ class FormStages(Pass):
 
     Two ops are joined when their maps give them a common parallel dimension, enough tiles are left to fill the machine, and
     a tile's intermediates fit on chip. Chains of products may store what they make on the way (what a gradient reads); what
-    they would store in f32 is made again, of 16-bit rows, where it is read. What reads a few elements of a large map by index
-    computes these. `--remarks` names what kept two ops apart.
+    they would store, and can be made of 16-bit values that are stored anyway, is made again where it is read. What reads a few
+    elements of a large map by index computes these. `--remarks` names what kept two ops apart.
     Options: `target`; `chains` says whether a stage may hold several products: `true`, `false`, `cost` (where the GPU's chain
     engine can hold them and it pays), or `auto`, the target's own way: on a GPU `cost`, on the host `true`. `cut`, for code
     that takes long to assemble, names stages that would be formed and are not: `cut=product_0:2,product_3:1` says one after
