@@ -116,7 +116,7 @@ def answer(answers: Sequence[Answer], outputs: Sequence[Any]) -> None:
             if one._own:
                 own.append((one, output))
                 continue
-            if isinstance(output, Exception):
+            if isinstance(output, BaseException):
                 one._exception = output
             else:
                 one._result = output
@@ -124,7 +124,7 @@ def answer(answers: Sequence[Answer], outputs: Sequence[Any]) -> None:
             if one._done_callbacks:
                 called.append(one)
     for one, output in own:
-        if isinstance(output, Exception):
+        if isinstance(output, BaseException):
             one.set_exception(output)
         else:
             one.set_result(output)

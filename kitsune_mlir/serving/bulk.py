@@ -133,9 +133,14 @@ class Bulk:
         """Launch calls that were taken, and tell their groups."""
         family, several = parts[0][0].family, len(parts) > 1
         calls = calls_of(parts)
-        found, right, numbers = family.together(calls)
-        seconds = self._clock() - begin
-        outputs, first = self._counts.bulk(family, parts, numbers, Outputs.of(found), admitted), 0
+        try:
+            found, right, numbers = family.together(calls)
+            seconds = self._clock() - begin
+            outputs, first = self._counts.bulk(family, parts, numbers, Outputs.of(found), admitted), 0
+        except BaseException as error:
+            for one, part in parts:
+                one.group.tell(one.places(part), [error] * len(part))
+            raise
         for one, part in parts:
             one.group.tell(one.places(part), outputs.part(first, first + len(part)) if several else outputs)
             first += len(part)

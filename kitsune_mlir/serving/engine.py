@@ -18,7 +18,7 @@ from typing import Any
 from kitsune_mlir.errors import BusyError
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.answer import start
-from kitsune_mlir.serving.backlog import Backlog, Lengths, busy, of_each, refusals, unknown
+from kitsune_mlir.serving.backlog import Backlog, Lengths, busy, refusals, unknown
 from kitsune_mlir.serving.bell import NAP, Bell
 from kitsune_mlir.serving.bulk import FEW, Bulk
 from kitsune_mlir.serving.counts import Counts, too_late
@@ -153,18 +153,8 @@ class Engine:
             ArgumentError: there is no such model, or a deadline is no number above 0, or not one a call; nothing is handed in.
             BusyError: the engine is closed.
         """
-        now = self._clock()
-        try:
-            families = [self._families[model] for model, _ in calls]
-        except KeyError as error:
-            raise unknown(error.args[0], self._families) from None
-        strict, dues = deadline is not None, None
-        if isinstance(deadline, Sequence):
-            dues, deadline = of_each(deadline, len(calls)), max(deadline, default=UNHURRIED)
-        due = UNHURRIED if deadline is None else deadline
-        length = self._length_of(due)
-        group, ends = Group(done, self._drop), [now + one for one in dues] if dues else [now + due] * len(calls)
-        handed = [*handed_in(families, calls, ends, group, strict, now, length, dues is None)]
+        now, group = self._clock(), Group(done, self._drop)
+        handed, due = handed_in(self._families, calls, deadline, self._length_of, group, now)
         if self._asking and len(handed) == 1 and not self._closed and not (only := handed[0]).family.exclusive:
             self._asking = False  # what is told may hand in more
             with self._lead:
@@ -308,29 +298,42 @@ class Engine:
         return closed
 
     def _serve(self) -> None:
-        """Launch until the engine is closed and nothing waits."""
-        while True:
-            if self._source is not None:
-                self._ask(self._source)
-            with self._lead:
-                apart, begin = self._bulk.launch(), self._clock()
-                with self._queues:
-                    closed = self._fetch(apart)
-                    now = self._clock()
-                    over = [request for family in self._all for request in family.expired(now)]
-                    family, pause = turn(self._all, now, closed)
-                    requests = family.take(now) if family is not None else ()
-                    over, requests = self._started(over), self._started(requests)
-                if over:
-                    self._answer(over, too_late(over, self._clock()), 1)
-                if requests and family is not None:
-                    self._backlog.free = now + family.expected(len(requests))
-                    self._launch(family, requests, begin)
-            if not over and family is None:
-                if closed and pause is None and not self._bulk:
-                    return
-                if self._source is None or (pause is not None and pause > NAP):
-                    self._sleep(pause)
+        """Launch until the engine is closed and nothing waits. An error of the engine's own is told to all that wait."""
+        try:
+            while self._turn():
+                pass
+        except BaseException as error:
+            with self._queues, self._lock:
+                self._closed = True
+                self._arrived += self._bulk.members()
+                held = begun(self._held())
+            give(held, [error] * len(held))
+            raise
+
+    def _turn(self) -> bool:
+        """Ask the source, and launch what is next, or sleep; whether there may be more."""
+        if self._source is not None:
+            self._ask(self._source)
+        with self._lead:
+            apart, begin = self._bulk.launch(), self._clock()
+            with self._queues:
+                closed = self._fetch(apart)
+                now = self._clock()
+                over = [request for family in self._all for request in family.expired(now)]
+                family, pause = turn(self._all, now, closed)
+                requests = family.take(now) if family is not None else ()
+                over, requests = self._started(over), self._started(requests)
+            if over:
+                give(over, self._counts.answered(over, too_late(over, self._clock()), 1))
+            if requests and family is not None:
+                self._backlog.free = now + family.expected(len(requests))
+                self._launch(family, requests, begin)
+        if not over and family is None:
+            if closed and pause is None and not self._bulk:
+                return False
+            if self._source is None or (pause is not None and pause > NAP):
+                self._sleep(pause)
+        return True
 
     def _help(self, request: Request, here: bool) -> None:
         """Launch a request that this thread is about to wait for (`here`), if it is the only one; else see to it that it is."""
@@ -384,14 +387,14 @@ class Engine:
     def _launch(self, family: Family, requests: Sequence[Waiting], turned: float) -> None:
         """Run requests and answer them; the thread has turned to them at this time."""
         begin, models = self._clock(), [request.model for request in requests]
-        outputs, right = family.outputs(models, [one.args for one in requests], [one.kwargs for one in requests])
-        seconds = self._clock() - begin
-        self._counts.launched(models)
-        self._answer(requests, outputs, len(requests))
+        try:
+            outputs, right = family.outputs(models, [one.args for one in requests], [one.kwargs for one in requests])
+            seconds = self._clock() - begin
+            self._counts.launched(models)
+        except BaseException as error:
+            give(requests, [error] * len(requests))
+            raise
+        give(requests, self._counts.answered(requests, outputs, len(requests)))
         if right:
             with self._queues:
                 family.observe(len(requests), seconds, self._clock() - turned)
-
-    def _answer(self, requests: Sequence[Waiting], outputs: Sequence[Any], count: int) -> None:
-        """Count and give the outputs, or errors, of a launch of so many requests."""
-        give(requests, self._counts.answered(requests, outputs, count))

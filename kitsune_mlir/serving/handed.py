@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import le
 
+from kitsune_mlir.serving.backlog import of_each, unknown
 from kitsune_mlir.serving.family import Family
 from kitsune_mlir.serving.groups import Call, Group, Member
-from kitsune_mlir.serving.requests import numbers
+from kitsune_mlir.serving.requests import UNHURRIED, numbers
 
 __all__ = ["Handed", "Part", "calls_of", "handed_in"]
 
@@ -69,30 +70,41 @@ class Handed:
 
 
 def handed_in(
-    families: Sequence[Family],
+    known: Mapping[str, Family],
     calls: Sequence[Call],
-    ends: Sequence[float],
+    deadline: float | Sequence[float] | None,
+    length_of: Callable[[float], int],
     group: Group,
-    strict: bool,
-    came: float,
-    length: int,
-    alike: bool,
-) -> Iterator[Handed]:
-    """The calls of each family among these; arguments as attributes of `Handed`.
+    now: float,
+) -> tuple[list[Handed], float]:
+    """The calls of each family among these, which come now, and the longest of their deadlines, as of `Engine.submit_many`.
 
     Args:
-        alike: the deadlines are one.
+        known: families by name of the model.
+        length_of: as of `backlog`.
+
+    Raises:
+        ArgumentError: there is no such model, or a deadline is no number above 0, or not one a call.
     """
-    rest = group, strict, came, length
+    try:
+        families = [known[model] for model, _ in calls]
+    except KeyError as error:
+        raise unknown(error.args[0], known) from None
+    strict, alike = deadline is not None, not isinstance(deadline, Sequence)
+    dues = of_each(deadline, len(calls)) if isinstance(deadline, Sequence) else ()
+    due = UNHURRIED if deadline is None else deadline if not isinstance(deadline, Sequence) else max(dues, default=UNHURRIED)
+    rest = group, strict, now, length_of(due)
+    ends = [now + due] * len(calls) if alike else [now + one for one in dues]
     ordered = alike or all(map(le, ends, ends[1:]))
+    found = list[Handed]()
     for family in dict.fromkeys(families):
         if ordered and len(families) == families.count(family):
-            yield Handed(family, calls, ends, *rest, None)
-            return
+            return [Handed(family, calls, ends, *rest, None)], due
         order = [place for place, one in enumerate(families) if one is family]
         if not ordered:
             order.sort(key=ends.__getitem__)
-        yield Handed(family, [calls[n] for n in order], [ends[n] for n in order], *rest, order)
+        found.append(Handed(family, [calls[n] for n in order], [ends[n] for n in order], *rest, order))
+    return found, due
 
 
 Part = tuple[Handed, range]

@@ -221,3 +221,31 @@ def test_errors_of_calls_that_are_launched_together(lines: dict[str, Program]) -
     assert all(one.__cause__ is None for one in outputs if isinstance(one, ArgumentError))
     counts = engine.stats()["models"]["a"]
     assert (counts["submitted"], counts["answered"], counts["failed"]) == (13, 10, 3)
+
+
+@pytest.mark.parametrize("many", [1, 40])
+def test_an_error_of_the_engine_itself_is_told_to_all_that_wait(
+    lines: dict[str, Program], many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the launch that broke, those that waited, alone or together; nobody waits for ever, and it is closed."""
+    monkeypatch.setattr(threading, "excepthook", lambda *_: None)
+    with held(lines, limit=32) as engine:
+        x, told, late = torch.randn(1, 7), Told(many), Told(40)
+        gate = engine.hold(x)
+        engine.submit_many([("a", (x,))] * many, told, deadline=30.0)
+        engine.submit_many([("b", (x,))] * 40, late, deadline=40.0)
+        future = engine.submit("c", (x,), deadline=50.0) if many == 1 else None
+
+        def breaks(*_: Any) -> Any:
+            raise ZeroDivisionError
+
+        family = engine._families["a"]
+        monkeypatch.setattr(family, "outputs", breaks)
+        monkeypatch.setattr(family, "together", breaks)
+        gate.set()
+        for output in (*told.wait(), *late.wait()):
+            assert isinstance(output, ZeroDivisionError)
+        if future is not None:
+            assert isinstance(future.exception(30), ZeroDivisionError)
+        with pytest.raises(BusyError, match="closed"):
+            engine.submit("a", (x,))
