@@ -132,8 +132,8 @@ def _recipe(grouping: Grouping, value: ir.Value, inside: set[int], kept: Set[ir.
                 leaves.add(operand)
             else:
                 pending.append(operand)
-    work = sum(len(body_of(op)) for op in ops)
-    if len(ops) > MOST_OPS or work > (MOST_WORK if kept is None else MOST_OF_HALVES) or not any(_inside(leaf, inside) for leaf in leaves):
+    work, most = sum(len(body_of(op)) for op in ops), MOST_WORK if kept is None else MOST_OF_HALVES
+    if len(ops) > MOST_OPS or work > most or not any(_inside(leaf, inside) for leaf in leaves):
         return None
     return Recipe(tuple(sorted(ops, key=lambda op: grouping.order[hash(op)])), frozenset(leaves))
 

@@ -10,6 +10,7 @@ from collections.abc import Container, Mapping, Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.approx_math import jumps
+from kitsune_mlir.codegen.gpu.engines.simt.precision import Precision, is_rounded, made_before
 from kitsune_mlir.codegen.gpu.interface.task_key import task_key
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, loop_sizes
 from kitsune_mlir.dialects.tile_records import Load, TaskView
@@ -45,24 +46,6 @@ _STRUCTURAL = (
     "tensor.extract",
     "arith.constant",
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Precision:
-    """What the code for a task may do with floating-point numbers.
-
-    Attributes:
-        approximate: all numbers come from memory and go there with 16 bits, but for single ones (a learning rate): functions
-            need not be more exact than that. Not where `excess` is not allowed.
-        excess: values may keep more bits than the program's intermediate types have. Not where comparisons or roundings to
-            whole numbers would tell the difference.
-        lowered: exponentials of what an element has less than its row's largest, as in a softmax: numbers from 0 to 1, so that
-            a small absolute error is enough.
-    """
-
-    approximate: bool
-    excess: bool
-    lowered: frozenset[ir.Operation] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,12 +148,14 @@ class Graph:
         inner = [op for top in self.task.work() for op in (top, *walk(top))]
         sharp = any(map(jumps, inner))
         # The hardware's tanh has the accuracy of bf16, not of f16.
-        lowered = frozenset(op for op in inner if op.name == "math.exp" and self._is_lowered(op))
-        return Precision(approximate=floats == {"bf16"} and not sharp, excess=not sharp, lowered=lowered)
+        powers = [op for op in inner if op.name == "math.exp"]
+        lowered = frozenset(op for op in powers if self._is_lowered(op.operands[0]))
+        short = frozenset(op for op in powers if not sharp and (is_rounded(op) or self._is_lowered(made_before(op))))
+        return Precision(approximate=floats == {"bf16"} and not sharp, excess=not sharp, lowered=lowered, short=short)
 
-    def _is_lowered(self, op: ir.Operation) -> bool:
-        """Whether an operation of a body is applied to x - m with m from a reduction to the maximum."""
-        minus = op.operands[0].owner
+    def _is_lowered(self, value: ir.Value) -> bool:
+        """Whether a value of a body is x - m with m from a reduction to the maximum."""
+        minus = value.owner
         if isinstance(minus, ir.Block) or minus.name != "arith.subf" or not isinstance(minus.operands[1].owner, ir.Block):
             return False
         block, argument = minus.operands[1].owner, ir.BlockArgument(minus.operands[1])

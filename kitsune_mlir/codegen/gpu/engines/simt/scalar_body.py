@@ -15,10 +15,10 @@ from kitsune_mlir.codegen.gpu.emit.approx_math import APPROXIMATIONS, divide_by_
 from kitsune_mlir.codegen.gpu.emit.convert import pack_pair, packed_source, unpack_pair
 from kitsune_mlir.codegen.gpu.emit.operation import clone
 from kitsune_mlir.codegen.gpu.emit.remainder import remainder
-from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, constant, element_bits
+from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, constant, element_bits, select
 from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Index, Linear, add, at, emit, opaque, scale
-from kitsune_mlir.codegen.gpu.engines.simt.graph import Precision
 from kitsune_mlir.codegen.gpu.engines.simt.index_ranges import choose_index, compare, int32_range, on_indices
+from kitsune_mlir.codegen.gpu.engines.simt.precision import Precision
 from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.errors import UnsupportedError
 
@@ -104,6 +104,8 @@ class ScalarEmitter:
                 return found
         if (known := self._ranged(op, operands, indices)) is not None:
             return known
+        if (known := self._same_index(op, operands)) is not None:
+            return known
         lanes = [materialize(value, operand.type, self.width) for value, operand in zip(operands, op.operands, strict=True)]
         if op.name in ("arith.index_cast", "arith.index_castui"):
             if str(op.results[0].type) == "index":
@@ -157,6 +159,21 @@ class ScalarEmitter:
             self.bounded[key] = found
         return found
 
+    def _same_index(self, op: ir.Operation, operands: Sequence[Lanes | Index]) -> Lanes | None:
+        """Whether an index is a 64-bit number that all points have (a row's target): compared in 32 bits; one that has more
+        is made a number that no index is."""
+        if op.name != "arith.cmpi" or ir.IntegerAttr(op.attributes["predicate"]).value or str(op.operands[0].type) != "i64":
+            return None
+        index, other = operands if isinstance(operands[1], list) else reversed(operands)
+        if not isinstance(index, Linear) or not isinstance(other, list) or len(other) != 1:
+            return None
+        span = index.range(self.width)
+        if span is None or span[0] < 0 or span[1] >= 1 << 31:
+            return None
+        short = cast(other[0], "i32")
+        number = select(cast(short, "i64") == other[0], short, -1)
+        return [emit(at(index, e)) == number for e in range(self.width if index.lane else 1)]
+
     def _cheaper(self, op: ir.Operation, lanes: Sequence[Lanes]) -> Lanes | None:
         """An f32 operation by a shorter way than the exact one, if there is one that is good enough; or by an exact one."""
         if carrier(op.results[0].type) != "f32":
@@ -171,7 +188,7 @@ class ScalarEmitter:
             return self._each(remainder, lanes)
         if op in self.precision.lowered:
             return self._each(exp_of_difference, lanes)
-        if approximate and op.name in APPROXIMATIONS:
+        if (approximate or op in self.precision.short) and op.name in APPROXIMATIONS:
             return self._each(APPROXIMATIONS[op.name], lanes)
         return None
 
