@@ -195,7 +195,7 @@ def _filled(
         if held >= (2 if long else CROWDED) and levels > 1 and not weights:
             # In the registers of twice as many threads they would take a multiprocessor's; from shared memory three blocks
             # read them (a softmax's gradient, 2,048 rows of 30,528 numbers of 16 bits on an H200: 66 us, 101 before), or two
-            # (4,096 rows of 50,264: 429 us, and 590 where one block of 512 threads with 109 registers is alone).
+            # (4,096 rows of 50,264: 429 us with exact exponentials, and 590 by one block of 512 threads with 109 registers).
             threads = THREADS
     if running:
         # A warp has a row of 1,024 columns beside 64 registers a thread, so that 4,096 of these are one wave (stitch: 7.6 us
