@@ -5,8 +5,10 @@ either by that dimension or whole, can run for a tile of it without leaving the 
 ops are one *dimension* when a value passes between them along it.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from torch_mlir import ir
@@ -131,14 +133,34 @@ class _Loops(Axes):
         self.whole: set[Node] = set()
 
 
-def _link(loops: _Loops, producer: int, made: Along, consumer: int, used: Along) -> None:
-    if made.plain and used.plain:
-        assert made.loop is not None and used.loop is not None
-        loops.unite((producer, made.loop), (consumer, used.loop))
-        return
-    for op, along in ((producer, made), (consumer, used)):
-        if along.loop is not None:
-            loops.whole.add((op, along.loop))
+@dataclass(frozen=True)
+class _Link:
+    """How maker and reader of a value walk its dimensions: pairs of loops that walk one, loops of each that see it whole."""
+
+    together: tuple[tuple[int, int], ...]
+    made_whole: tuple[int, ...]
+    used_whole: tuple[int, ...]
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[Along, Along]]) -> _Link:
+        together, made_whole, used_whole = [], [], []
+        for made, used in pairs:
+            if made.plain and used.plain:
+                assert made.loop is not None and used.loop is not None
+                together.append((made.loop, used.loop))
+                continue
+            if made.loop is not None:
+                made_whole.append(made.loop)
+            if used.loop is not None:
+                used_whole.append(used.loop)
+        return cls(tuple(together), tuple(made_whole), tuple(used_whole))
+
+    def add(self, loops: _Loops, producer: int, consumer: int) -> None:
+        """Let loops of two ops of a group, which are known by their numbers, be the same ones."""
+        for made, used in self.together:
+            loops.unite((producer, made), (consumer, used))
+        loops.whole.update([(producer, made) for made in self.made_whole])
+        loops.whole.update([(consumer, used) for used in self.used_whole])
 
 
 def iteration_space(
@@ -151,7 +173,7 @@ def iteration_space(
     (`kitsune.operand_sum`) need not have the product's columns: tiles of the same rows all make, and store, the same sums.
     """
     sums = sums_beside(ops)
-    position = {hash(op.results[i]): (n, i) for n, op in enumerate(ops) for i in range(len(op.results))}
+    position = {value: (n, i) for n, op in enumerate(ops) for i, value in enumerate(_results(op))}
     accesses = [access_of(op) for op in ops]
     classes = _Loops()
     for n, (op, access) in enumerate(zip(ops, accesses, strict=True)):
@@ -160,15 +182,13 @@ def iteration_space(
                 classes.find((n, loop))
                 if not parallel:
                     classes.whole.add((n, loop))
-        for value, pairs in _links(op):
+        for value, link in _links(op):
             if value in position:
-                for made, used in pairs:
-                    _link(classes, position[value][0], made, n, used)
+                link.add(classes, position[value][0], n)
     for product, number, sum_ in sums:
         made, used = accesses[product], accesses[sum_]
         assert made is not None and used is not None
-        for one, other in zip(made.operands[number], used.operands[0], strict=True):
-            _link(classes, product, one, sum_, other)
+        _Link.of(zip(made.operands[number], used.operands[0], strict=True)).add(classes, product, sum_)
     whole = {classes.find(node) for node in classes.whole}
     beside = {sum_ for _, _, sum_ in sums}
     wide = [value for value in yielded if position[hash(value)][0] not in beside] or list(yielded)
@@ -197,7 +217,13 @@ def sums_beside(ops: Sequence[ir.Operation]) -> list[tuple[int, int, int]]:
 
 
 @remembered
-def _links(op: ir.Operation) -> list[tuple[int, list[tuple[Along, Along]]]]:
+def _results(op: ir.Operation) -> tuple[int, ...]:
+    """Hashes of the values that an op makes."""
+    return tuple(map(hash, op.results))
+
+
+@remembered
+def _links(op: ir.Operation) -> list[tuple[int, _Link]]:
     """What an op reads of other ops: hashes of values, and how maker and op walk their dimensions.
 
     Tensors read inside a body by index (gathers) must be whole, but for rows read by a loop's own position.
@@ -213,7 +239,7 @@ def _links(op: ir.Operation) -> list[tuple[int, list[tuple[Along, Along]]]]:
         pairs = [(made[d] if made else WHOLE, used[d] if used else WHOLE) for d in range(len(shape_of(value)))]
         if made and used and is_halo(maker):  # a tile takes its part of the padded whole
             pairs = [(one, other) for one, other in pairs if one.plain and other.plain]
-        found.append((hash(value), pairs))
+        found.append((hash(value), _Link.of(pairs)))
     for inner in walk(op) if len(op.regions) else ():
         for k, value in enumerate(inner.operands):
             maker = defining_op(value)
@@ -225,7 +251,7 @@ def _links(op: ir.Operation) -> list[tuple[int, list[tuple[Along, Along]]]]:
                 loop = None  # the first of its rows
             alongs = access.results[ir.OpResult(value).result_number]
             rest = Along(loop) if loop is not None else WHOLE
-            found.append((hash(value), [(along, WHOLE if d else rest) for d, along in enumerate(alongs)]))
+            found.append((hash(value), _Link.of((along, WHOLE if d else rest) for d, along in enumerate(alongs))))
     return found
 
 

@@ -13,11 +13,10 @@ from kitsune_mlir.codegen.offers import offer_for
 from kitsune_mlir.dialects.access import ALONG_ROWS, is_tensor
 from kitsune_mlir.dialects.attribute_table import ATTENTION, NO_FUSION, PAIRS
 from kitsune_mlir.dialects.deep import postorder
-from kitsune_mlir.dialects.iteration import Space, is_free, is_reshape, is_view, iteration_space, root_of
+from kitsune_mlir.dialects.iteration import Space, is_free, is_view, iteration_space
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.dialects.sizes import tensor_bytes
-from kitsune_mlir.dialects.unchanged import remembered, unchanged
-from kitsune_mlir.dialects.verify import captures
+from kitsune_mlir.dialects.unchanged import unchanged
 from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.stage_work import count
 from kitsune_mlir.machine.target import Target
@@ -34,20 +33,15 @@ from .levels import in_levels
 from .marks import marked
 from .short_reductions import made_again
 from .small_stages import ends_in_numbers, numbers_of_many, one_row, worth_a_hand_off
+from .surroundings import Surroundings, reads, surroundings, surroundings_of_both
 
 TILE_COLUMNS = 256  # what a GPU's tile has at most of the last of several shared dimensions
 MOST_OPS = 128  # in a stage: plans look at all of them together, and the code of more is slow to compile
 MIN_ROWS = 16  # rows that a tile of a product should have, so that the weights it reads are used that often
 
 
-def reads(op: ir.Operation) -> list[ir.Value]:
-    """Every value an op uses, its operands and what its regions use from outside, without repetition."""
-    return list(_read(op))
-
-
-@remembered
-def _read(op: ir.Operation) -> tuple[ir.Value, ...]:
-    return tuple(dict.fromkeys([*op.operands, *captures(op)]))
+def _space(around: Surroundings, group: Sequence[ir.Operation]) -> Space:
+    return iteration_space(around.ops, around.outputs or list(group[-1].results))
 
 
 class Grouping:
@@ -75,8 +69,10 @@ class Grouping:
         self.members: dict[int, list[ir.Operation]] = {n: [op] for n, op in enumerate(self.ops)}
         self.blocked: list[tuple[ir.Operation, ir.Operation, str]] = []
         self._sources: dict[int, list[ir.Operation]] = {}
-        self._spaces: dict[int, Space] = {}  # of groups, as they are now
-        self._tried: tuple[int, int, Space] | None = None
+        self._surroundings: dict[int, Surroundings] = {}  # of groups, as they are now
+        self._spaces: dict[int, Space] = {}
+        self._tiles: dict[int, int] = {}
+        self._tried: tuple[int, int, Surroundings, Space] | None = None
         self._times: dict[int, float] = {}
         self._offers: dict[int, Offer | None] = {}
         self._line = GroupOrder(self._groups_read_by)
@@ -102,50 +98,30 @@ class Grouping:
 
     def with_free(self, group: list[ir.Operation]) -> list[ir.Operation]:
         """The ops of a group and the free ops that they need, in order of the program."""
-        needed = {hash(op): op for op in group}
-        pending = [v for op in group for v in reads(op)]
-        while pending:
-            maker = defining_op(pending.pop())
-            if maker is None or hash(maker) in needed or hash(maker) in self.group_of or not is_free(maker):
-                continue
-            if is_reshape(maker) and self._in_memory(maker, needed):
-                continue  # a view of memory, made outside the stage: an engine then sees a plain load
-            needed[hash(maker)] = maker
-            pending += reads(maker)
-        return sorted(needed.values(), key=lambda o: self.order[hash(o)])
-
-    def _in_memory(self, reshape: ir.Operation, inside: dict[int, ir.Operation]) -> bool:
-        """Whether a reshape shows an argument or another stage's result."""
-        maker = defining_op(root_of(reshape.operands[0]))
-        return maker is None or (hash(maker) in self.group_of and hash(maker) not in inside)
+        return surroundings(group, self.order, self.group_of).ops
 
     def outputs(self, group: list[ir.Operation]) -> list[ir.Value]:
         """The values of a group that something outside it needs (views, returned values, other groups)."""
-        inside = {hash(op) for op in group}
-        out: set[ir.Value] = set()
-        ordered = [r for op in group for r in op.results]
-        pending = [(r, r) for r in ordered]  # a value, and which of the group's it is made of: it may be made of several
-        while pending:
-            value, root = pending.pop()
-            for use in value.uses:
-                user = use.owner.operation
-                while hash(user) not in self.order and user.parent is not None:
-                    user = user.parent.operation if hasattr(user.parent, "operation") else user.parent
-                if hash(user) in inside:
-                    continue
-                if hash(user) in self.order and hash(user) not in self.group_of and is_free(user):
-                    pending += [(r, root) for r in user.results]
-                    continue
-                out.add(root)
-        return [v for v in ordered if v in out]
+        return surroundings(group, self.order, self.group_of).outputs
 
-    def space(self, group: list[ir.Operation], outputs: list[ir.Value] | None = None) -> Space:
-        return iteration_space(self.with_free(group), outputs or self.outputs(group) or list(group[-1].results))
+    def space(self, group: list[ir.Operation]) -> Space:
+        """The dimensions that some ops share, with the free ops that they need."""
+        return _space(surroundings(group, self.order, self.group_of), group)
+
+    def _around(self, g: int) -> Surroundings:
+        if g not in self._surroundings:
+            self._surroundings[g] = surroundings(self.members[g], self.order, self.group_of)
+        return self._surroundings[g]
 
     def _space_of(self, g: int) -> Space:
         if g not in self._spaces:
-            self._spaces[g] = self.space(self.members[g])
+            self._spaces[g] = _space(self._around(g), self.members[g])
         return self._spaces[g]
+
+    def _tiles_of(self, g: int) -> int:
+        if g not in self._tiles:
+            self._tiles[g] = least_tiles(self._space_of(g))
+        return self._tiles[g]
 
     def would_cycle(self, a: int, b: int) -> bool:
         """Whether some path from producer group a to consumer group b leads through a third group."""
@@ -168,9 +144,9 @@ class Grouping:
             return f"a stage would have {len(group)} operations, at most {MOST_OPS} are planned together"
         if self._through_view(a, b):
             return "a reshape between them splits or merges dimensions"
-        outputs = self.outputs(group)
-        merged = self.space(group, outputs)
-        self._tried = a, b, merged
+        around = surroundings_of_both(self._around(a), self._around(b), self.order, self.group_of)
+        outputs, merged = around.outputs, _space(around, group)
+        self._tried = a, b, around, merged
         along = self.target.is_gpu and any(op.name in ALONG_ROWS for op in group)
         number = self.target.is_gpu and ends_in_numbers(self._space_of(a), self.members[b])
         if not (merged.dims or along or number or self._small(group, merged)):
@@ -207,7 +183,7 @@ class Grouping:
             if not self._small(group, merged, tiles):
                 return f"too few tiles would be left ({tiles})"
         parts = [b] if self.target.is_gpu and costs_nothing(self.members[a], self.members[b]) else [a, b]
-        alone, together = max(least_tiles(self._space_of(part)) for part in parts), least_tiles(merged)
+        alone, together = max(map(self._tiles_of, parts)), least_tiles(merged)
         if together < min(alone, -(-self.target.workers // 4)) and not self._small(group, merged):
             return f"too few tiles would be left ({together})"
         needed = self._bytes_per_tile(group, merged)
@@ -221,8 +197,8 @@ class Grouping:
         first = next(n for n, op in enumerate(ops) if op.name in ALONG_ROWS)
         if not set(outputs) <= {result for op in ops[first:] for result in op.results}:
             return "others read what is made before its rows"
-        rows = [self._space_of(g) for g in (a, b) if any(op.name in ALONG_ROWS for op in self.members[g])]
-        if any(least_tiles(candidate.space) < least_tiles(space) for space in rows):
+        rows = [self._tiles_of(g) for g in (a, b) if any(op.name in ALONG_ROWS for op in self.members[g])]
+        if any(least_tiles(candidate.space) < tiles for tiles in rows):
             return "its rows would no longer be tiles"
         offer, refused = offer_for(candidate, self.target)
         if offer is None or traits_of(offer.engine).catches_all:
@@ -233,9 +209,12 @@ class Grouping:
         """Whether few tiles (by default its points), or one of a single row, of what has no products beat several stages."""
         if any(is_contraction(op) or not is_generic(op) for op in group) or not (space.dims or all(map(one_row, group))):
             return False
-        bytes_ = sum(tensor_bytes(v.type) for v in {v for op in group for v in [*op.operands, *op.results] if is_tensor(v)})
-        operations = count(group).vector_ops
-        return worth_a_hand_off(bytes_, operations, tiles or math.prod(d.size for d in space.dims), self.target)
+        values = {v for op in group for v in [*op.operands, *op.results] if is_tensor(v)}
+        bytes_ = sum(tensor_bytes(v.type) for v in values)
+        tiles = tiles or math.prod(d.size for d in space.dims)
+        if not worth_a_hand_off(bytes_, 0.0, tiles, self.target):
+            return False  # whatever it computes
+        return worth_a_hand_off(bytes_, count(group).vector_ops, tiles, self.target)
 
     def _lost(self, a: int, b: int, candidate: Candidate, declined: Sequence[Decline]) -> str | None:
         """What is lost if groups a and b become one that only the engine takes which takes anything: why the engines of the
@@ -316,7 +295,7 @@ class Grouping:
         for g in (a, b):
             self.forget(g)
         if self._tried is not None and self._tried[:2] == (a, b):
-            self._spaces[b] = self._tried[2]
+            self._surroundings[b], self._spaces[b] = self._tried[2:]
         self._tried = None
         self._put(a, b)
         self._line.join(a, b)
@@ -373,11 +352,12 @@ class Grouping:
         self.members[g] = sorted(self.members[g] + ops, key=lambda o: self.order[hash(o)])
         self.group_of = {hash(op): number for number, members in self.members.items() for op in members}
         self._sources.clear()
+        self._surroundings.clear()
         self.forget(g)
 
     def forget(self, g: int) -> None:
         """Find out anew what is known of a group."""
-        for known in (self._spaces, self._offers, self._times):
+        for known in (self._surroundings, self._spaces, self._tiles, self._offers, self._times):
             known.pop(g, None)
 
     def apart(self) -> list[tuple[ir.Operation, str]]:
