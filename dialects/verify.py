@@ -3,8 +3,6 @@
 Verifiers run before the bindings check attributes, so each looks before it reads.
 """
 
-from collections.abc import Iterator
-
 from torch_mlir import ir
 
 from .attribute_table import declared
@@ -55,17 +53,13 @@ def terminator_of(block: ir.Block) -> ir.Operation | None:
     return ops[count - 1].operation if count else None
 
 
-def walk(op: ir.Operation | ir.OpView) -> Iterator[ir.Operation]:
-    """Every operation nested in `op` (without `op`), outer before inner, in order."""
-    under_way = [_directly_in(op.operation)]  # one generator for each depth, not each asked through all above it
-    while under_way:
-        for nested in under_way[-1]:
-            yield nested
-            if len(nested.regions):
-                under_way.append(_directly_in(nested))
-                break
-        else:
-            under_way.pop()
+def walk(op: ir.Operation | ir.OpView) -> list[ir.Operation]:
+    """Every operation nested in `op` (without `op`), outer before inner, in order; they may be changed meanwhile."""
+    found: list[ir.Operation] = []
+    if len(op.operation.regions):
+        op.operation.walk(lambda inner: found.append(inner) or ir.WalkResult.ADVANCE, ir.WalkOrder.PRE_ORDER)
+        del found[0]
+    return found
 
 
 def operations_named(root: ir.Operation | ir.OpView, *names: str) -> list[ir.Operation]:
@@ -91,13 +85,6 @@ def names_in(root: ir.Operation | ir.OpView) -> set[str]:
 
     root.operation.walk(look)
     return found
-
-
-def _directly_in(op: ir.Operation) -> Iterator[ir.Operation]:
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield inner.operation
 
 
 def captures(op: ir.Operation | ir.OpView) -> list[ir.Value]:
