@@ -100,10 +100,10 @@ class GraphReport:
         return "\n".join([str(self), self.memory_text(), *programs]) if programs else str(self)
 
     def memory_text(self) -> str:
-        """What a call needs at most, beside its inputs; known before the first one. Arenas are a program's own."""
+        """What a call needs at most, beside its inputs; known before the first one. Programs have one arena."""
         from kitsune_mlir.runtime.explain import size
 
         each = [program.memory for program in self.programs]
-        own = sum(memory.arena + memory.copies + memory.apart for memory in each)
+        own = max((memory.arena for memory in each), default=0) + sum(memory.copies + memory.apart for memory in each)
         text = f"A call needs at most {size(own + self.between)} beside its inputs: {size(self.between)} of tensors"
         return f"{text}, {size(own)} of programs' own."

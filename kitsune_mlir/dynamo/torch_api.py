@@ -30,6 +30,7 @@ __all__ = [
     "as_inference",
     "bound_of",
     "boxed",
+    "cheap_made_again",
     "compiled_bytes",
     "compiled_of",
     "compiling",
@@ -56,7 +57,6 @@ __all__ = [
     "tracing_context",
     "tracing_lock",
     "trace_artifact",
-    "views_made_again",
     "without_code",
 ]
 
@@ -389,6 +389,7 @@ def trace_artifact(name: str, text: Callable[[], str]) -> None:
     trace_structured("artifact", lambda: {"name": name, "encoding": "string"}, payload_fn=text, expect_trace_id=False)
 
 
-def views_made_again() -> AbstractContextManager[Any]:
-    """While it is entered, backward graphs are given what views are of, and not the views."""
-    return torch._functorch.config.patch(recompute_views=True)
+def cheap_made_again() -> AbstractContextManager[Any]:
+    """While it is entered, backward graphs are given what views are of, and not the views; nor what maps make of values that
+    are given, even if the forward graph has made these long before."""
+    return torch._functorch.config.patch(recompute_views=True, ban_recompute_used_far_apart=False)

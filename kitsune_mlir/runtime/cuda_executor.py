@@ -1,8 +1,8 @@
 """Launches a compiled tile program on a GPU.
 
-Every stream gets a *state* of its own: the workspace (counters and scratch), the arena for intermediates, and the kernel's
-arguments. So calls on different streams run side by side, and calls on one stream follow each other. A graph capture
-gets a state of its own too, because its graph may be replayed on any stream.
+Every stream gets a *state* of its own, the workspace (counters and scratch) and the kernel's arguments, and an arena for the
+intermediates of all kernels that run there (`runtime/arenas.py`). So calls on different streams run side by side, and calls
+on one stream follow each other. A graph capture gets a state of its own too, because its graph may be replayed on any stream.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from kitsune_mlir.errors import ArgumentError, KitsuneError, TargetError
-from kitsune_mlir.runtime.driver import Device, allocate, call, capture_id, cleared_apart, driver, free, load, resident_clusters
+from kitsune_mlir.runtime.arenas import Arena, DeviceMemory, arena_of
+from kitsune_mlir.runtime.driver import Device, call, capture_id, cleared_apart, driver, load, resident_clusters
 from kitsune_mlir.runtime.launch import Config, library
 from kitsune_mlir.runtime.manifest import MAX_BLOCKS, REPORT_BYTES, REPORT_FIELDS, Manifest, parameters_problem
 from kitsune_mlir.runtime.tensormap import encode
 from kitsune_mlir.runtime.timeline import Timeline
-from kitsune_mlir.runtime.torch_stream import torch_stream
 
-__all__ = ["CudaExecutor", "DeviceMemory"]
+__all__ = ["CudaExecutor"]
 
 KEPT_CAPTURES = 16
 """States of graph captures that are kept; torch keeps their memory for as long as the graph lives in any case."""
@@ -36,25 +36,6 @@ MAP_BYTES = 128
 
 KEPT_MAPS = 256
 """Encoded tensor maps kept for one parameter of one state, most recently used last."""
-
-
-class DeviceMemory:
-    """Device memory on a stream: from torch's caching allocator if torch is in use, else from the driver."""
-
-    def __init__(self, size: int, device: Device, stream: int):
-        torch = sys.modules.get("torch")
-        self.own = torch is None or not torch.cuda.is_available()
-        if torch is None or self.own:
-            self.address = allocate(size)
-        else:
-            # Allocated for the stream it is used on: the allocator hands memory round within a stream without waiting.
-            with torch.cuda.stream(torch_stream(stream, device.ordinal)):
-                self.tensor = torch.empty(max(1, size), dtype=torch.uint8, device=f"cuda:{device.ordinal}")
-            self.address = self.tensor.data_ptr()
-
-    def release(self) -> None:
-        if self.own:
-            free(self.address)
 
 
 class _Lasting:
@@ -76,14 +57,15 @@ class _State:
     """What the launches on one stream (or in one capture) share."""
 
     workspace: DeviceMemory | _Lasting
-    arena: DeviceMemory
+    arena: Arena
+    bound: int  # the arena's address in `values`, and in the tensor maps
     config: Config
     values: ctypes.Array  # the caller's pointers, then those to memory of the state, eight bytes each
     table: ctypes.Array  # addresses of all parameters, what the launch takes
     table_address: int
     capturing: ctypes.c_int  # where the driver writes whether the stream is being captured
     capturing_address: int
-    lock: threading.Lock
+    lock: threading.RLock  # the arena's
     pointers: tuple[int, ...]
     maps: list[collections.OrderedDict[int, Any]]  # encoded tensor maps by address, one dict a tensor-map parameter
     gathered: ctypes.Array | None  # all tensor maps, one after the other, where they are one parameter
@@ -172,6 +154,8 @@ class CudaExecutor:
         with state.lock:
             if pointers is not state.pointers and pointers != state.pointers:
                 self._fill(state, pointers)
+            if state.bound != state.arena.address:  # another program has needed a larger one
+                self._bind(state)
             if self._launch(state.config.address, self._handle, state.table_address, None):
                 self._launch_again(state)
 
@@ -230,7 +214,7 @@ class CudaExecutor:
                 f"({len(waiting)} blocks were waiting)"
             )
 
-    def arena(self, stream: int) -> DeviceMemory:
+    def arena(self, stream: int) -> Arena:
         """The arena of the launches on a stream (of its capture, if it is being captured)."""
         with self.device.current():
             return self._state(stream).arena
@@ -276,8 +260,7 @@ class CudaExecutor:
         with self._lock:
             for state in [*self._states.values(), *self._captures.values()]:
                 state.workspace.release()
-                if self._before is None:
-                    state.arena.release()
+                state.arena.leave()
             self._states.clear()
             self._captures.clear()
 
@@ -287,31 +270,33 @@ class CudaExecutor:
             state = self._states.get(stream)
             if state is None:
                 with self._lock:
-                    state = self._states.setdefault(stream, self._new_state(stream))
+                    state = self._states.get(stream)
+                    if state is None:
+                        state = self._states[stream] = self._new_state(stream, None)
             return state
         with self._lock:
             state = self._captures.get((capture, stream))
             if state is None:
-                state = self._captures[capture, stream] = self._new_state(stream, capturing=True)
+                state = self._captures[capture, stream] = self._new_state(stream, capture)
                 while len(self._captures) > KEPT_CAPTURES:
-                    self._captures.popitem(last=False)
+                    self._captures.popitem(last=False)[1].arena.leave()
             return state
 
-    def _new_state(self, stream: int, capturing: bool = False) -> _State:
+    def _new_state(self, stream: int, capture: int | None) -> _State:
         """Memory for a stream. Its clearing is ordered on the stream; in a capture of a debug build it is part of the graph."""
-        manifest = self.manifest
+        manifest, capturing = self.manifest, capture is not None
         if capturing and ("torch" not in sys.modules or not sys.modules["torch"].cuda.is_available()):
             raise TargetError("a graph capture needs torch's allocator: import torch before capturing")
         size, cleared = manifest.workspace_bytes(self.blocks), manifest.cleared_bytes
         # A debug build's run that hung leaves counts behind: there every replay begins with zeros.
         lasting = capturing and cleared > 0 and not manifest.debug
         workspace = _Lasting(size) if lasting else DeviceMemory(size, self.device, stream)
-        shared = self._before
-        arena = shared.arena(stream) if shared else DeviceMemory(manifest.requests * manifest.arena_stride, self.device, stream)
+        arena = self._before.arena(stream) if self._before else self._new_arena(stream, capture)
+        arena.enter(manifest.requests * manifest.arena_stride)
         cleared = size if manifest.timestamps and manifest.slots else cleared
         if cleared and not lasting:
             call("cuMemsetD8Async", workspace.address, 0, cleared, stream)
-        own = [(arena if p.kind == "arena" else workspace).address + p.offset for p in self._own]
+        own = [0 if p.kind == "arena" else workspace.address + p.offset for p in self._own]
         values = (ctypes.c_uint64 * (self._pointer_count + len(own)))(*(0,) * self._pointer_count, *own)
         first = ctypes.addressof(values)
         gathered = (ctypes.c_uint8 * (MAP_BYTES * max(1, len(self._maps))))() if manifest.arrays else None
@@ -325,13 +310,27 @@ class CudaExecutor:
         flag = ctypes.c_int()
         maps = [collections.OrderedDict() for _ in self._maps]
         state = _State(
-            *(workspace, arena, config, values, table, ctypes.addressof(table), flag, ctypes.addressof(flag)),
-            *(threading.Lock(), (-1,) * self._pointer_count, maps, gathered),
+            *(workspace, arena, 0, config, values, table, ctypes.addressof(table), flag, ctypes.addressof(flag)),
+            *(arena.lock, (-1,) * self._pointer_count, maps, gathered),
         )
+        with arena.lock:
+            self._bind(state)
+        return state
+
+    def _new_arena(self, stream: int, capture: int | None) -> Arena:
+        """That of the stream; one of its own where there is nothing in it, or tables hold its address (`cuda_requests`)."""
+        shared = self.manifest.arena_stride and self.manifest.requests == 1
+        return arena_of(self.device, stream, capture) if shared else Arena(self.device, stream)
+
+    def _bind(self, state: _State) -> None:
+        """Write where the arena is into the table of arguments; its lock is held."""
+        state.bound = start = state.arena.address
+        for number, parameter in enumerate(self._own):
+            if parameter.kind == "arena":
+                state.values[self._pointer_count + number] = start + parameter.offset
         for number, parameter in enumerate(self._maps):
             if parameter.of == "arena":
-                self._set_map(state, number, arena.address)
-        return state
+                self._set_map(state, number, start)
 
     def _fill(self, state: _State, pointers: tuple[int, ...]) -> None:
         """Write the pointers, and the tensor maps that depend on those that changed, into the table of arguments."""

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from kitsune_mlir.errors import ArgumentError
+from kitsune_mlir.runtime.arenas import DeviceMemory
 from kitsune_mlir.runtime.call_table import Calls, CallTable
-from kitsune_mlir.runtime.cuda_executor import MAP_BYTES, CudaExecutor, DeviceMemory
+from kitsune_mlir.runtime.cuda_executor import MAP_BYTES, CudaExecutor
 from kitsune_mlir.runtime.cuda_sequence import CudaSequence
 from kitsune_mlir.runtime.driver import Device, call, capture_id, written_apart
 from kitsune_mlir.runtime.launch import library

@@ -15,7 +15,8 @@ __all__ = ["CudaSequence"]
 
 
 class CudaSequence:
-    """The kernels of a program, loaded on one device. They share the arena of a stream; each has its own workspace.
+    """The kernels of a program, loaded on one device. They share the arena of a stream, so two calls on it must not alternate;
+    each has its own workspace.
 
     Args:
         kernels: manifest and code of each, in the order of the launches.
@@ -41,16 +42,17 @@ class CudaSequence:
     def run(self, pointers: Sequence[int], stream: int = 0) -> None:
         """Launch all kernels on a stream, without waiting; arguments and errors as of `CudaExecutor.run`."""
         wanted = tuple(pointers)
-        with self._lock:  # two calls on one stream share an arena: their kernels must not alternate
+        with self._lock:
             # The same object as in the last call, if it is equal: so that each kernel need not compare all pointers.
             kept = self._pointers.get(stream)
             if kept is None or kept != wanted:
                 self._pointers[stream] = kept = wanted
             first, *others = self.executors
             state = first.calm_state(stream)
-            first.run_with(kept, state, stream)
-            for executor in others:
-                executor.run_with(kept, None if state is None else executor.kept_state(stream), stream)
+            with state.lock if state is not None else first.arena(stream).lock:  # what another program puts there comes later
+                first.run_with(kept, state, stream)
+                for executor in others:
+                    executor.run_with(kept, None if state is None else executor.kept_state(stream), stream)
 
     def check(self, stream: int = 0) -> None:
         """Wait for a stream; errors as of `CudaExecutor.check`."""

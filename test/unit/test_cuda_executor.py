@@ -4,12 +4,13 @@ import ctypes
 import dataclasses
 import sys
 import types
+import weakref
 
 import numpy as np
 import pytest
 
 from kitsune_mlir.errors import ArgumentError, KitsuneError, TargetError
-from kitsune_mlir.runtime import cuda_executor, driver, launch
+from kitsune_mlir.runtime import arenas, cuda_executor, driver, launch
 from kitsune_mlir.runtime.manifest import REPORT_BYTES, REPORT_FIELDS, Manifest, Parameter
 
 MAP = {"dtype": "bf16", "shape": [8, 64], "strides_bytes": [128], "box": [8, 64], "swizzle": 128, "fill": "zero"}
@@ -82,7 +83,7 @@ class FakeDriver:
             "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 232448,
         }
         self.resident, self.next, self.capturing = 2, 1 << 20, {}
-        self.launches, self.cleared, self.allocated, self.status = [], [], [], SUCCESS
+        self.launches, self.cleared, self.allocated, self.freed, self.status = [], [], [], [], SUCCESS
         self.memory, self.written = {}, []
         self.context, self.mode, self.streams = 7, "global", []
 
@@ -131,6 +132,10 @@ class FakeDriver:
         self.allocated.append(size)
         self.next += 1 << 16
         return SUCCESS, self.next
+
+    def cuMemFree(self, address):
+        self.freed.append(address)
+        return (SUCCESS,)
 
     def cuMemsetD8Async(self, address, value, size, stream):
         self.cleared.append((address, size, stream))
@@ -192,6 +197,7 @@ def fake(monkeypatch):
     monkeypatch.setattr(driver, "driver", lambda: fake)
     monkeypatch.setattr(cuda_executor, "driver", lambda: fake)
     monkeypatch.setattr(cuda_executor, "library", lambda: fake.library)
+    monkeypatch.setattr(arenas, "_ARENAS", weakref.WeakValueDictionary())
     monkeypatch.setattr(cuda_executor, "encode", lambda description, address: fake.encoded.append(address) or Map(address))
     monkeypatch.delitem(sys.modules, "torch", raising=False)  # memory then comes from the driver
     fake.encoded = []
@@ -223,6 +229,29 @@ def test_nothing_is_allocated_after_the_first_call_on_a_stream(fake):
     assert len(fake.encoded) == 3 and fake.launches[-1][5][0] == 0x2000 + 256
 
 
+def test_programs_on_a_stream_have_one_arena(fake):
+    """As large as the larger needs; who has had the smaller one gets the new one's address, also in tensor maps."""
+    small = cuda_executor.CudaExecutor(MANIFEST, b"")
+    large = cuda_executor.CudaExecutor(dataclasses.replace(MANIFEST, arena_bytes=1 << 20), b"")
+    nothing = cuda_executor.CudaExecutor(dataclasses.replace(MANIFEST, arena_bytes=0), b"")
+    small.run([0x1000, 0x2000, 0x3000], 5)
+    first = fake.launches[-1][4][3]
+    for executor in (large, small, large, small):
+        executor.run([0x1000, 0x2000, 0x3000], 5)
+    arenas_seen = [launch[4][3] for launch in fake.launches]
+    assert len(set(arenas_seen)) == 2 and arenas_seen[1:] == [arenas_seen[1]] * 4
+    assert [launch[5][1] for launch in fake.launches] == [arena + 1024 for arena in arenas_seen]
+    assert fake.freed == [first] and fake.allocated.count(1 << 20) == 1
+    nothing.run([0x1000, 0x2000, 0x3000], 5)
+    assert fake.launches[-1][4][3] not in arenas_seen
+    small.run([0x1000, 0x2000, 0x3000], 6)
+    assert fake.launches[-1][4][3] not in arenas_seen, "another stream's calls run at the same time"
+    large.close()
+    assert arenas_seen[1] not in fake.freed
+    small.close()
+    assert arenas_seen[1] in fake.freed
+
+
 def test_streams_and_captures_have_memory_of_their_own(fake, monkeypatch):
     executor = cuda_executor.CudaExecutor(MANIFEST, b"")
     executor.run([1, 2, 3], 5)
@@ -231,7 +260,8 @@ def test_streams_and_captures_have_memory_of_their_own(fake, monkeypatch):
     fake.capturing[6] = 99
     with pytest.raises(TargetError, match="import torch before capturing"):
         executor.run([1, 2, 3], 6)
-    monkeypatch.setattr(cuda_executor, "DeviceMemory", lambda size, device, stream: types.SimpleNamespace(address=1 << 30))
+    for module in (arenas, cuda_executor):
+        monkeypatch.setattr(module, "DeviceMemory", lambda size, device, stream: types.SimpleNamespace(address=1 << 30))
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=lambda: True)))
     for _ in range(2):
         executor.run([1, 2, 3], 6)

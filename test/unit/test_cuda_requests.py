@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from kitsune_mlir.errors import ArgumentError
-from kitsune_mlir.runtime import cuda_executor, cuda_requests
+from kitsune_mlir.runtime import arenas, cuda_executor, cuda_requests
 from kitsune_mlir.runtime.call_table import Calls
 from kitsune_mlir.runtime.manifest import REQUEST_HEADER, Parameter
 from kitsune_mlir.runtime.runner import WeightTable
@@ -150,7 +150,8 @@ def test_tables_of_a_capture_are_no_part_of_the_graph(device, monkeypatch):
     executor = cuda_requests.CudaRequests(SEVERAL, b"")
     executor.run_requests([[0x100, 0x200, 0x300]], 5)
     device.driver.capturing[5] = 99
-    monkeypatch.setattr(cuda_executor, "DeviceMemory", lambda size, device, stream: types.SimpleNamespace(address=1 << 30))
+    for module in (arenas, cuda_executor):
+        monkeypatch.setattr(module, "DeviceMemory", lambda size, device, stream: types.SimpleNamespace(address=1 << 30))
     monkeypatch.setattr(sys.modules["torch"].cuda, "is_available", lambda: True)
     copied = len(device.copied)
     for input in (0x110, 0x110, 0x120):

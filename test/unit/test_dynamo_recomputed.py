@@ -55,6 +55,16 @@ def gathered(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.linear(torch.cat([q[0][rows], v[0]], -1), k[0][:, :1].expand(-1, 32))
 
 
+def far_apart(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Losses in f32 of rows, and of what layers make of sums of them."""
+    q, k, v = (x.bfloat16() for x in (q, k, v))
+    rows = q + F.layer_norm(F.linear(q, k[0, :16]), (16,))
+    sums = rows[:, ::3].sum(1)
+    for _ in range(3):
+        sums = F.relu(F.linear(sums, k[0, :16]))
+    return F.mse_loss(sums.float(), v[:, 0].float()) + F.mse_loss(rows.float(), v.float())
+
+
 def elements(value: Tensor) -> Any:
     return value.numel()
 
@@ -153,6 +163,13 @@ def test_what_is_joined_from_what_is_there_is_not_saved() -> None:
     found = torch.autograd.grad(torch.compile(skipped, backend=kitsune)(*args).square().sum(), args)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_a_tangent_is_made_of_what_is_saved_even_if_that_was_made_long_before() -> None:
+    args, every = arguments(), lambda value: (value.numel(), value.dtype)
+    plain, ours = (saved(far_apart, args, by, every) for by in (min_cut_rematerialization_partition, recomputed.partitioned))
+    tangent = (args[0].numel(), torch.float32)
+    assert tangent in plain and tangent not in ours
 
 
 @pytest.mark.parametrize("decided", [None, CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE])
