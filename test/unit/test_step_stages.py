@@ -191,3 +191,17 @@ def test_a_number_that_several_updates_read_waits_for_no_gradient(first: str, se
         size, update, _ = (grouping.group_of[hash(op)] for op in ops if is_generic(op) and "reduction" not in str(op))
         reason = grouping.try_merge(size, update)
     assert (reason == "others read its numbers, and would wait for what this one waits for") == apart
+
+
+def gradients_of_a_norm(x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, given: Tensor) -> tuple[Tensor, ...]:
+    """Of rows and of the weight; both read the rows as they were normalised."""
+    made, given = (x.float() - mean) * scale, given.float()
+    wide = given * weight.float()
+    row = scale * (wide - wide.mean(1, True) - made * (wide * made).mean(1, True))
+    return row.bfloat16(), (given * made).sum(0).bfloat16()
+
+
+def test_rows_that_a_norm_has_made_of_saved_ones_are_made_again() -> None:
+    rows, numbers, weight = torch.randn(30000, 512).bfloat16(), torch.rand(30000, 1), torch.rand(512).bfloat16()
+    found = stages(gradients_of_a_norm, rows, numbers, numbers + 1, weight, rows.clone())
+    assert all(size < 4 * rows.numel() for stage in found for size in stage["writes"])
