@@ -55,6 +55,14 @@ def test_long_sums_of_rows_that_begin_within_lines_are_loaded_once_for_a_cluster
     assert mma.barriers[mma.stages : 2 * mma.stages] == (2 * mma.multicast.blocks,) * mma.stages
 
 
+@pytest.mark.parametrize(("width", "a", "bytes"), [(1000, "km", 128), (1024, "km", 256), (1000, "mk", 256)])
+def test_l2_brings_no_neighbours_of_rows_that_begin_within_lines(context, width: int, a: str, bytes: int) -> None:
+    """Of rows along the sum the neighbours are wanted next."""
+    mma = decided([Layer(width, 512, 1000 if a == "mk" else 4096, tile=(128, 256), a=a, b="kn")])
+    assert mma.boxes is not None and mma.boxes[0] is not None and mma.boxes[1] is not None
+    assert (mma.boxes[0].map.promotion, mma.boxes[1].map.promotion) == (bytes, 256)
+
+
 @pytest.mark.parametrize(("layers", "options"), [
     ([GRADIENT, Layer(1000, 256, 1000)], KernelOptions()),
     ([GRADIENT], KernelOptions(clusters=False)),
