@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+from kitsune_mlir.errors import DeadlineError
 from kitsune_mlir.runtime.fleet import Outputs
 from kitsune_mlir.serving.backlog import Backlog
 from kitsune_mlir.serving.counts import Counts
@@ -106,7 +107,10 @@ class Bulk:
                 parts = self._taken(line, begin, admitted)
                 if not parts:
                     return bool(line)
+                late = [one for one in line if one.late] if admitted else ()
             self._run(parts, begin, admitted)
+            for one in late:
+                self._expire(one)
 
     def _taken(self, line: deque[Handed], now: float, admitted: bool) -> list[Part]:
         """The calls of the next launch, which wait no longer; none where what is left has to become requests, or nothing is."""
@@ -119,7 +123,8 @@ class Bulk:
         if any([one.strict and one.ends[part.start] < over + more * MARGIN * seconds for one, part in parts]):
             if not more:
                 return []  # a smaller launch may do
-            parts = _met(line, over + MARGIN * seconds)
+            _leave_late(line, family, over, MARGIN * seconds)
+            parts = _first(line)
         for one, part in parts:
             one.start = part.stop
             if admitted:
@@ -128,6 +133,18 @@ class Bulk:
             line.popleft()
         self._backlog.free = over
         return parts
+
+    def _expire(self, handed: Handed) -> None:
+        """Tell calls that were left out, and that nobody can answer in time any more."""
+        with self._lock:
+            calls = [call for part in handed.late for call in part]
+            handed.late.clear()
+            self._leave(len(calls), handed.length, len(calls) * handed.seconds)
+        model = self._counts.expired([handed.calls[call][0] for call in calls])
+        error = DeadlineError(
+            f"calls of model '{model}' and others would be answered after their deadline: more wait than launches do"
+        )
+        handed.group.tell(handed.places(calls), [error] * len(calls))
 
     def _run(self, parts: Sequence[Part], begin: float, admitted: bool) -> None:
         """Launch calls that were taken, and tell their groups."""
@@ -152,17 +169,18 @@ class Bulk:
                 family.observe(len(calls), seconds, self._clock() - begin)
 
 
-def _met(line: Iterable[Handed], over: float) -> list[Part]:
-    """The calls of a launch that is over then, without those that it would answer too late: they have no seat where others
-    wait."""
-    for one in line:
-        if one.strict:
-            met = bisect.bisect_left(one.ends, over, one.start, one.stop)
-            one.late += [range(one.start, met)] if met > one.start else []
-            one.start = met
-        if len(one):
+def _leave_late(line: Iterable[Handed], family: Family, over: float, margin: float) -> None:
+    """Leave out calls of a family that a launch which is over then would answer too late: they have no seat where others wait.
+    So it is with those at the edge, where a launch has enough others."""
+    own = [one for one in line if one.family is family]
+    for end in (over + margin, over):
+        met = [bisect.bisect_left(one.ends, end, one.start, one.stop) if one.strict else one.start for one in own]
+        if sum([one.stop - first for one, first in zip(own, met, strict=True)]) >= family.limit:
             break
-    return _first(line)
+    for one, first in zip(own, met, strict=True):
+        if first > one.start:
+            one.late.append(range(one.start, first))
+            one.start = first
 
 
 def _first(line: Iterable[Handed]) -> list[Part]:

@@ -49,6 +49,14 @@ class Counts:
         for model in refused:
             self.of[model].refused += 1
 
+    def expired(self, models: Sequence[str]) -> str:
+        """Count calls of these models whose time is over; the first one's name, if there is any."""
+        with self.lock:
+            for model, count in Counter(models).items():
+                self.of[model].failed += count
+                self.of[model].expired += count
+        return models[0] if models else ""
+
     def launched(self, models: Iterable[str]) -> None:
         """Count a launch of requests of these models."""
         with self.lock:

@@ -177,7 +177,7 @@ class Engine:
                 refused = refusals([one.family] * len(rest), self._waiting, self.capacity, room, due)
                 taken, over = rest[: len(rest) - len(refused)], rest[len(rest) - len(refused) :]
                 self._counts.handed_in([one.calls[call][0] for call in taken], [one.calls[call][0] for call in over])
-                if one.start or len(taken) < FEW:
+                if one.start or (len(taken) < FEW and not self._bulk):
                     self._arrived += [one.member(call) for call in taken]
                 else:
                     one.stop = len(taken)

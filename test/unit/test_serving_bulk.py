@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import kitsune_mlir
-from kitsune_mlir.errors import ArgumentError, BusyError
+from kitsune_mlir.errors import ArgumentError, BusyError, DeadlineError
 from kitsune_mlir.runtime.fleet import Fleet, Outputs
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.statistics import KEPT, Statistics
@@ -249,3 +249,26 @@ def test_an_error_of_the_engine_itself_is_told_to_all_that_wait(
             assert isinstance(future.exception(30), ZeroDivisionError)
         with pytest.raises(BusyError, match="closed"):
             engine.submit("a", (x,))
+
+
+def test_calls_that_wait_together_and_cannot_be_met_are_told_so_while_others_are_launched(lines: dict[str, Program]) -> None:
+    """They do not wait until nothing else does; small groups join the line where there is one."""
+    with held(lines, limit=8, capacity=500) as engine:
+        family, x = engine._families["a"], torch.randn(1, 7)
+        told, small = Told(200), Told(3)
+        gate = engine.hold(x)
+        family.cost.counts, family.cost.seconds = [1, 8], [2.0, 4.0]  # seconds, as far as it knows
+        family.set_pace()
+        family.pace = 0.0  # nobody is refused
+        engine._backlog.free = 0.0
+        ends = [3.5] * 100 + [60.0] * 100  # a launch of eight is over after four seconds
+        engine.submit_many([("a", (x,))] * 200, told, deadline=ends)
+        engine.submit_many([("b", (x,))] * 3, small, deadline=70.0)
+        assert len(engine._bulk._line) == 2 and not engine._arrived
+        gate.set()
+        outputs = told.wait()
+        assert all(isinstance(one, Tensor) for one in (*outputs[100:], *small.wait()))
+        assert sum(isinstance(one, DeadlineError | BusyError) for one in outputs[:100]) > 80
+    stats = engine.stats()
+    assert stats["waiting"] == 0 and not engine._backlog._ahead
+    assert sum(one["submitted"] - one["answered"] - one["failed"] for one in stats["models"].values()) == 0
