@@ -23,7 +23,7 @@ from kitsune_mlir.serving.handed import Handed, Part, calls_of
 __all__ = ["FEW", "Bulk"]
 
 
-FEW = 16
+FEW = 4
 """Calls of a family that are requests of their own at once, where fewer are handed in and have to wait."""
 
 MARGIN = 1.0
