@@ -23,6 +23,7 @@ from kitsune_mlir.dialects.products import (
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.passes.layouts.returned_orders import order_results
 from kitsune_mlir.passes.normalization.column_parts import part_columns
+from kitsune_mlir.passes.normalization.moved_joins import join_moved
 from kitsune_mlir.passes.normalization.narrow import narrow
 from kitsune_mlir.passes.normalization.narrow_results import narrow_results
 from kitsune_mlir.passes.normalization.outer_products import multiply_outer
@@ -310,6 +311,7 @@ class Normalize(Pass):
             reshape_unit_moves(module)
             slice_before_repeating(module)
             slice_before_maps(module)
+            join_moved(module)
             sum_beside_splats(module)
             fold_movement(module)
             multiply_outer(module)

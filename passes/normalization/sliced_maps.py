@@ -12,7 +12,7 @@ from torch_mlir.dialects import tensor
 
 from kitsune_mlir.dialects.access import affine_maps, dropped_dims, is_tensor, iterator_kinds, shape_of, static_ints
 from kitsune_mlir.dialects.cloning import clone_with
-from kitsune_mlir.dialects.products import body_of, defining_op, is_generic
+from kitsune_mlir.dialects.products import body_of, defining_op, is_generic, is_movement
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.passes.reductions.associative import generic
 
@@ -25,13 +25,28 @@ def slice_before_maps(module: ir.Operation) -> None:
     while pending:
         op = pending.pop()
         source = defining_op(op.operands[0])
-        if source is not None and _leaves_out(op) and _is_map(source) and len(list(source.results[0].uses)) == 1:
-            pending += _sliced(op, source)
+        if source is None or not _is_map(source) or not (slices := _slices_of(source)) or not all(map(_leaves_out, slices)):
+            continue
+        pending = [one for one in pending if one not in slices]
+        for one in slices:
+            pending += _sliced(one, source)
+        source.erase()
+
+
+def _slices_of(source: ir.Operation) -> list[ir.Operation]:
+    """The slice that alone reads what an op makes; of what is only moved (queries, keys and values that were made by one product,
+    with heads before rows) several that have no more elements than there are. Empty where others read it."""
+    users = [use.owner.operation for use in source.results[0].uses]
+    if any(user.name != "tensor.extract_slice" for user in users) or (len(users) > 1 and not is_movement(source)):
+        return []
+    if sum(math.prod(shape_of(user.results[0])) for user in users) > math.prod(shape_of(source.results[0])):
+        return []
+    return users
 
 
 def _leaves_out(op: ir.Operation) -> bool:
-    """Whether a static slice has at most half of the elements, and all of the dimensions."""
-    if len(op.operands) > 1 or dropped_dims(op):
+    """Whether a static slice has at most half of the elements."""
+    if len(op.operands) > 1:
         return False
     return 2 * math.prod(shape_of(op.results[0])) <= math.prod(shape_of(op.operands[0]))
 
@@ -49,29 +64,32 @@ def _is_map(op: ir.Operation) -> bool:
 def _sliced(op: ir.Operation, source: ir.Operation) -> list[ir.Operation]:
     """Do `source` on slices; those that were made."""
     starts, sizes, steps = (static_ints(op, f"static_{name}") for name in ("offsets", "sizes", "strides"))
+    kept = [dim for dim in range(len(sizes)) if dim not in dropped_dims(op)]
     made: list[ir.Operation] = []
 
     def part(value: ir.Value, dims: list[int]) -> ir.Value:
-        taken = [sizes[dim] for dim in dims]
-        if taken == shape_of(value):
+        taken, shape = [sizes[dim] for dim in dims], [sizes[dim] for dim in dims if dim in kept]
+        if taken == shape_of(value) == shape:
             return value
         element, maker = ir.ShapedType(value.type).element_type, defining_op(value)
         if maker is not None and maker.name == "tensor.empty":
-            return tensor.empty(taken, element)
-        type_ = ir.RankedTensorType.get(taken, element)
+            return tensor.empty(shape, element)
+        type_ = ir.RankedTensorType.get(shape, element)
         slice_ = tensor.ExtractSliceOp(type_, value, [], [], [], [starts[d] for d in dims], taken, [steps[d] for d in dims])
         made.append(slice_.operation)
         return slice_.result
 
-    dims = [[ir.AffineDimExpr(expression).position for expression in map_.results] for map_ in affine_maps(source)]
+    maps = affine_maps(source)
+    dims = [[ir.AffineDimExpr(expression).position for expression in map_.results] for map_ in maps]
     with ir.InsertionPoint(op), op.location:
         *inputs, start = [part(v, d) if is_tensor(v) else v for v, d in zip(source.operands, dims, strict=True)]
-        new, block = generic(inputs, [start], affine_maps(source), iterator_kinds(source))
+        loops = [[ir.AffineDimExpr.get(kept.index(dim)) for dim in found if dim in kept] for found in dims]
+        maps = [ir.AffineMap.get(len(kept), 0, found) for found in loops]
+        new, block = generic(inputs, [start], maps, [iterator_kinds(source)[dim] for dim in kept])
     known = dict(zip(source.regions[0].blocks[0].arguments, block.arguments, strict=True))
     with ir.InsertionPoint(block):
         for inner in source.regions[0].blocks[0].operations:
             clone_with(inner.operation, known)
     op.results[0].replace_all_uses_with(new.results[0])
     op.erase()
-    source.erase()
     return made
