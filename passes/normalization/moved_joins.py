@@ -1,4 +1,5 @@
-"""What is joined and then put in another order is put in that order first: the parts' makers may store it so, and one copy is left.
+"""What is joined and then put in another order is put in that order first: the parts' makers may store it so, and one copy is
+left.
 
 The gradient of queries, keys and values that one product made (`qkv.reshape(B, N, 3, H, D).permute(2, 0, 3, 1, 4)`) joins three
 tensors along the leading dimension, and puts heads behind rows again.

@@ -1,6 +1,6 @@
 """Slices of what an element-wise op makes, where nobody reads the rest: the op is done on slices of what it reads.
 
-Only where that leaves out half of the elements or more. Other slices are read where they lie, and cost nothing.
+Only where each leaves out half of the elements or more. Other slices are read where they lie, and cost nothing.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def slice_before_maps(module: ir.Operation) -> None:
 
 
 def _slices_of(source: ir.Operation) -> list[ir.Operation]:
-    """The slice that alone reads what an op makes; of what is only moved (queries, keys and values that were made by one product,
-    with heads before rows) several that have no more elements than there are. Empty where others read it."""
+    """The slice that alone reads what an op makes; of what is only moved (queries, keys and values that one product made, with
+    heads before rows) several that have no more elements than there are. Empty where others read it."""
     users = [use.owner.operation for use in source.results[0].uses]
     if any(user.name != "tensor.extract_slice" for user in users) or (len(users) > 1 and not is_movement(source)):
         return []
