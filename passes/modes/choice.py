@@ -30,7 +30,9 @@ PIECE_BYTES, SUMMED = 64 << 10, 16
 """Bytes that a piece of a sum reads at least, and how many times more a reduction reads than it writes."""
 CLEARLY_SEPARATE = 0.96
 """Of the temporal time that separate launches must stay below to be chosen: of equals one launch. By these costs a recommender
-takes 95 % of it (94 % measured on an H200), a Llama layer of 128 tokens 97 % (105 % measured)."""
+takes 95 % of it (94 % measured on an H200), a Llama layer of 128 tokens 97 % (105 % measured). Where launches are long, less
+is enough: what each takes to start, `rates.LAUNCH_SHORT`, and has to save (a Llama layer's training step of 2,048 tokens takes
+98.6 % by these costs; it ran at 0.96 of torch.compile's speed in 21 launches, and at 0.87 in 4)."""
 CLEARLY_SPATIAL = 0.7
 """The same for multiprocessors of their own: of their costs less is known."""
 MOST_IN_ONE = 96
@@ -180,8 +182,9 @@ def set_mode(pipeline: ir.Operation, wanted: str, target: Target, measured: Mapp
                 seconds["spatial"] = allocation.seconds
         if wanted == "auto":
             known = {how: time for how, time in seconds.items() if how != "spatial" or not _counts_rows(pipeline)}
-            mode = choose(known, len(model.stages))
-            if len(model.stages) > MOST_IN_ONE and choose(known) != mode:
+            count = launches.numbers[-1] + 1 if launches is not None else math.inf
+            mode = choose(known, len(model.stages), count)
+            if len(model.stages) > MOST_IN_ONE and choose(known, 1, count) != mode:
                 remark(pipeline, f"{len(model.stages)} stages are too many for one launch: {MOST_IN_ONE} at most")
         _explain(pipeline, mode, model, seconds, allocation, launches, budget)
         if mode == "spatial" and isinstance(allocation, Allocation):
@@ -208,12 +211,18 @@ def _counts_rows(pipeline: ir.Operation) -> bool:
     return any(VALID_ROWS in ir.DictAttr(each) for each in said)
 
 
-def choose(seconds: dict[str, float], stages: int = 1) -> str:
-    """The mode of the least time, where that is clear; else temporal, unless there are too many stages for one launch."""
+def choose(seconds: dict[str, float], stages: int = 1, launches: float = math.inf) -> str:
+    """The mode of the least time, where that is clear; else temporal, unless there are too many stages for one launch.
+
+    Args:
+        launches: how many the separate mode has; where nobody says, they are taken for short ones.
+    """
     if stages > MOST_IN_ONE and "separate" in seconds:
         return "separate"
-    limits = {"separate": CLEARLY_SEPARATE, "spatial": CLEARLY_SPATIAL}
-    clear = [m for m, share in limits.items() if m in seconds and seconds[m] < share * seconds["temporal"]]
+    temporal = seconds["temporal"]
+    separate = max(CLEARLY_SEPARATE * temporal, temporal - (rates.LAUNCH_SHORT + rates.LAUNCH_SAVING) * launches)
+    limits = {"separate": separate, "spatial": CLEARLY_SPATIAL * temporal}
+    clear = [mode for mode, limit in limits.items() if mode in seconds and seconds[mode] < limit]
     return min(clear, key=lambda mode: seconds[mode], default="temporal")
 
 

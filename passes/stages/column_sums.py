@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, plain_loops, shape_of
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, loop_sizes, plain_loops, shape_of
 from kitsune_mlir.dialects.attribute_table import COMBINE, PARTIAL
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.products import is_contraction, is_generic
@@ -59,16 +59,24 @@ def stores_what_it_adds(group: Sequence[ir.Operation], stored: Sequence[ir.Value
 def narrowed(group: Sequence[ir.Operation], points: int, target: Target) -> int | None:
     """How many tiles maps have that share so few points that the widest of them walks most of its own inside a tile.
 
-    So they do where a vector is stored beside what it is added to. None where there are enough, or where something is no map.
+    So they do where a vector is stored beside what it is added to, or where a pool reads at any index what is stored beside it.
+    None where there are enough, or where something is no map and no sum of few terms.
 
     Args:
         points: of the dimensions that all of them share.
     """
     tiles = max(1, points // LINE)
-    if tiles * FEW >= target.workers or not all(is_generic(op) and {*iterator_kinds(op)} <= {"parallel"} for op in group):
+    if tiles * FEW >= target.workers or not all(
+        is_generic(op) and not is_contraction(op) and _terms(op) <= LINE for op in group
+    ):
         return None
     widest = max(math.prod(shape_of(result)) for op in group for result in op.results)
     return tiles if widest > LINE * points else None
+
+
+def _terms(op: ir.Operation) -> int:
+    """How many terms each result of an op has."""
+    return math.prod(size for size, kind in zip(loop_sizes(op), iterator_kinds(op), strict=True) if kind == "reduction")
 
 
 def _made_of(op: ir.Operation, group: Sequence[ir.Operation]) -> list[ir.Value]:

@@ -135,6 +135,15 @@ def test_layers_one_after_the_other_are_not_dealt_out():
     assert may_be_spatial(apart, [], H200, seconds)
 
 
+def test_long_launches_win_by_what_they_cost():
+    """A hundredth of 5 ms is more than 10 launches take to start; of 100 us it is not, and 4 % may be the model's error."""
+    assert choose({"temporal": 5e-3, "separate": 4.95e-3}, launches=10) == "separate"
+    assert choose({"temporal": 5e-3, "separate": 4.95e-3}, launches=20) == "temporal"
+    assert choose({"temporal": 5e-3, "separate": 4.95e-3}) == "temporal"
+    assert choose({"temporal": 100 * US, "separate": 99 * US}, launches=2) == "temporal"
+    assert choose({"temporal": 100 * US, "separate": 95 * US}, launches=20) == "separate"
+
+
 def test_choices_of_workers_are_those_that_change_the_rounds():
     assert worker_choices(6, 132) == [1, 2, 3, 6]
     many = worker_choices(100_000, 132)

@@ -183,3 +183,35 @@ func.func @normalised_many_columns(%x: tensor<4096x8192xf32>, %z: tensor<8192xf3
   } -> tensor<4096x8192xf32>
   return %t : tensor<4096x8192xf32>
 }
+
+// -----
+
+// A pool of what is stored shares images alone with what makes it, as it reads at computed indices: tiles of whole images are few.
+// CHECK-LABEL: func.func @pooled
+// CHECK-COUNT-2: "kitsune.stage"
+// CHECK-NOT: "kitsune.stage"
+#id = affine_map<(b, i, c) -> (b, i, c)>
+#window = affine_map<(b, i, c, k) -> (k)>
+#made = affine_map<(b, i, c, k) -> (b, i, c)>
+func.func @pooled(%x: tensor<64x4096x64xf32>, %w: tensor<3xf32>, %z: tensor<64x2047x64xf32>) -> (tensor<64x4096x64xf32>, tensor<64x2047x64xf32>) {
+  %two = arith.constant 2 : index
+  %e = tensor.empty() : tensor<64x4096x64xf32>
+  %t = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel", "parallel"]} ins(%x : tensor<64x4096x64xf32>) outs(%e : tensor<64x4096x64xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %m = math.exp %a : f32
+    linalg.yield %m : f32
+  } -> tensor<64x4096x64xf32>
+  %p = linalg.generic {indexing_maps = [#window, #made], iterator_types = ["parallel", "parallel", "parallel", "reduction"]} ins(%w : tensor<3xf32>) outs(%z : tensor<64x2047x64xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %b = linalg.index 0 : index
+    %i = linalg.index 1 : index
+    %c = linalg.index 2 : index
+    %k = linalg.index 3 : index
+    %j = arith.muli %i, %two : index
+    %r = arith.addi %j, %k : index
+    %v = tensor.extract %t[%b, %r, %c] : tensor<64x4096x64xf32>
+    %m = arith.maximumf %v, %o : f32
+    linalg.yield %m : f32
+  } -> tensor<64x2047x64xf32>
+  return %t, %p : tensor<64x4096x64xf32>, tensor<64x2047x64xf32>
+}
