@@ -11,15 +11,6 @@ from test.rotation import todays
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
-class Calls(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
-
-
 def scores(q, k):
     return q.transpose(1, 2) @ k.transpose(1, 2).transpose(2, 3)
 
@@ -57,7 +48,7 @@ def test_values(function, q, k, dtype, stages):
     torch.manual_seed(0)
     args = torch.randn(q).to(dtype), torch.randn(k).to(dtype)
     with unassembled():
-        program = kitsune_mlir.compile(Calls(function), args, target="sm_90a")
+        program = kitsune_mlir.compile(function, args, target="sm_90a")
     assert len(program.summary["stages"]) == stages
     assert sum(stage["engine"] == "mma" for stage in program.summary["stages"]) == 1 + (function is turned_twice)
     wanted, eager = function(*(x.double() for x in args)), function(*args)

@@ -27,15 +27,6 @@ LAYOUTS = {
 }
 
 
-class Calls(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", [(1,), (7,), (7, 9), (3, 1, 129), (2, 3, 5, 8)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
@@ -67,7 +58,7 @@ def test_it_is_read_where_it_lies_and_other_layouts_are_copied(layout, monkeypat
     def function(x, y):
         return torch.softmax(x, -1) * y[:, None, None], x.reshape(-1)[3:40] * 2
 
-    model, y = Calls(function), torch.randn(5).repeat_interleave(2)[::2]
+    model, y = function, torch.randn(5).repeat_interleave(2)[::2]
     x = LAYOUTS[layout](torch.randn(5, 3, 7))
     program = kitsune_mlir.compile(model, (x, y), target="host")
     copied, own = [], Strided.copied
@@ -87,7 +78,7 @@ def test_it_is_read_where_it_lies_and_other_layouts_are_copied(layout, monkeypat
 def test_memory_that_is_not_there_is_not_read():
     """A table that is read at indices is read whole; its last row may end with the storage."""
     rows = torch.tensor([2, 0, 2])
-    program = kitsune_mlir.compile(Calls(lambda x, i: x[i] + 1), (F.pad(torch.randn(4, 6), (0, 2))[:, :6], rows), target="host")
+    program = kitsune_mlir.compile(lambda x, i: x[i] + 1, (F.pad(torch.randn(4, 6), (0, 2))[:, :6], rows), target="host")
     lies = program.signature.inputs[0].lies
     assert lies == Strided((8, 1), (4, 8), 0) and program.signature.reach[program.signature.inputs[0].name] <= 128
     short = torch.empty_strided((4, 6), (8, 1)).copy_(torch.randn(4, 6))  # its storage ends with its last element
@@ -100,7 +91,7 @@ def test_inputs_that_stay():
     """What is written, returned, an image with channels innermost, or a factor that bulk copies read once it is contiguous."""
 
     def strided(function, *args):
-        return {name: lies for name, (_, lies) in export_model(Calls(function), args).strided.items()}
+        return {name: lies for name, (_, lies) in export_model(function, args).strided.items()}
 
     wide = F.pad(torch.randn(8, 64), (0, 3))[:, :64]
     assert not strided(lambda x: x.add_(1), wide.clone(memory_format=torch.preserve_format).as_strided((4, 64), (128, 1)))
@@ -116,7 +107,7 @@ def test_inputs_that_stay():
 
 
 def test_saved_and_run_into_memory_of_the_callers(tmp_path):
-    model, x = Calls(lambda x: torch.tanh(x) * 3), LAYOUTS["wider"](torch.randn(9, 129))
+    model, x = (lambda x: torch.tanh(x) * 3), LAYOUTS["wider"](torch.randn(9, 129))
     program = kitsune_mlir.compile(model, (x,), target="host")
     program.save(tmp_path / "strided.kit")
     for one in (program, kitsune_mlir.load(tmp_path / "strided.kit")):
