@@ -26,9 +26,6 @@ __all__ = ["FEW", "Bulk"]
 FEW = 4
 """Calls of a family that are requests of their own at once, where fewer are handed in and have to wait."""
 
-MARGIN = 1.0
-"""Of a launch's time, before a deadline: where more wait than a launch has, those at the edge are left to come too late."""
-
 
 class Bulk:
     """What was handed in together to an engine and waits, and its launches. Whoever launches holds the engine's lead.
@@ -120,10 +117,10 @@ class Bulk:
         family, count = parts[0][0].family, sum([len(part) for _, part in parts])
         seconds = family.expected(count)
         over, more = now + seconds, len(parts[-1][0]) > len(parts[-1][1]) or line[-1] is not parts[-1][0]
-        if any([one.strict and one.ends[part.start] < over + more * MARGIN * seconds for one, part in parts]):
+        if any([one.strict and one.ends[part.start] < over + more * seconds for one, part in parts]):
             if not more:
                 return []  # a smaller launch may do
-            _leave_late(line, family, over, MARGIN * seconds)
+            _leave_late(line, family, over, seconds)
             parts = _first(line)
         for one, part in parts:
             one.start = part.stop
@@ -169,11 +166,11 @@ class Bulk:
                 family.observe(len(calls), seconds, self._clock() - begin)
 
 
-def _leave_late(line: Iterable[Handed], family: Family, over: float, margin: float) -> None:
+def _leave_late(line: Iterable[Handed], family: Family, over: float, seconds: float) -> None:
     """Leave out calls of a family that a launch which is over then would answer too late: they have no seat where others wait.
-    So it is with those at the edge, where a launch has enough others."""
+    So it is with those at the edge, within a launch's `seconds` of their deadline, where a launch has enough others."""
     own = [one for one in line if one.family is family]
-    for end in (over + margin, over):
+    for end in (over + seconds, over):
         met = [bisect.bisect_left(one.ends, end, one.start, one.stop) if one.strict else one.start for one in own]
         if sum([one.stop - first for one, first in zip(own, met, strict=True)]) >= family.limit:
             break

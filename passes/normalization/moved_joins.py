@@ -7,7 +7,6 @@ tensors along the leading dimension, and puts heads behind rows again.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from torch_mlir import ir
@@ -16,7 +15,7 @@ from torch_mlir.dialects import tensor
 from kitsune_mlir.dialects.access import affine_maps, reassociation, shape_of
 from kitsune_mlir.dialects.products import body_of, defining_op, is_movement
 from kitsune_mlir.dialects.verify import walk
-from kitsune_mlir.passes.reductions.associative import generic
+from kitsune_mlir.passes.layouts.permute import reordered
 
 __all__ = ["join_moved"]
 
@@ -63,7 +62,7 @@ def _join(op: ir.Operation, order: Sequence[int], view: ir.Operation, join: ir.O
         place, own = list(order).index(along), list(order)
     element = ir.ShapedType(op.results[0].type).element_type
     with ir.InsertionPoint(op), op.location:
-        moved = [_moved(value, own) for value in join.operands]
+        moved = [reordered(value, own) for value in join.operands]
         wanted = shape_of(moved[0])
         wanted[place] = sum(shape_of(value)[place] for value in moved)
         dim = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), place)
@@ -72,19 +71,7 @@ def _join(op: ir.Operation, order: Sequence[int], view: ir.Operation, join: ir.O
         if split:
             result = shape_of(op.results[0])
             groups = [[n] for n in range(place)] + [[place, place + 1]] + [[n] for n in range(place + 2, len(result))]
-            assert math.prod(result) == math.prod(wanted)
             joined = tensor.ExpandShapeOp(op.results[0].type, joined, groups, [], result).result
     op.results[0].replace_all_uses_with(joined)
     for old in dict.fromkeys((op, view, join)):
         old.erase()
-
-
-def _moved(value: ir.Value, order: Sequence[int]) -> ir.Value:
-    """A tensor whose dimensions are those of another one in an order."""
-    shape, element = shape_of(value), ir.ShapedType(value.type).element_type
-    start = tensor.empty([shape[dim] for dim in order], element)
-    read = ir.AffineMap.get(len(order), 0, [ir.AffineDimExpr.get(order.index(dim)) for dim in range(len(order))])
-    op, block = generic([value], [start], [read, ir.AffineMap.get_identity(len(order))], ["parallel"] * len(order))
-    with ir.InsertionPoint(block):
-        ir.Operation.create("linalg.yield", [], [block.arguments[0]])
-    return op.results[0]
