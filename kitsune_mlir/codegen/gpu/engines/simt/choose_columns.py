@@ -15,7 +15,7 @@ from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph
 from kitsune_mlir.codegen.gpu.engines.simt.row_space import RowSpace
 from kitsune_mlir.codegen.gpu.engines.simt.schedule import RowSchedule
 
-__all__ = ["BYTES_IN_FLIGHT", "MOST_BLOCKS", "MOST_THREADS", "ROW_ELEMENTS", "THREADS", "column_schedule"]
+__all__ = ["BYTES_IN_FLIGHT", "MOST_BLOCKS", "MOST_THREADS", "ROW_ELEMENTS", "THREADS", "column_schedule", "farther"]
 
 THREADS = 256
 MOST_THREADS = 1024
@@ -61,6 +61,13 @@ def column_schedule(
             return shared
         blocks *= 2
     return _schedule(space, width, read, passes, MOST_THREADS) if task.tiles <= 2 * workers else schedule
+
+
+def farther(schedule: RowSchedule, read: int, pieces: int) -> RowSchedule:
+    """The same with more on the way, as far as a block that has a piece of each row has steps: for what is read once, mostly by
+    one block of a multiprocessor."""
+    most = min(2 * BYTES_IN_FLIGHT // read, 2 * ROW_ELEMENTS // schedule.width, schedule.col_steps // pieces)
+    return dataclasses.replace(schedule, steps=max(schedule.steps, most))
 
 
 def _schedule(space: RowSpace, width: int, read: int, passes: int, threads: int) -> RowSchedule:

@@ -26,6 +26,7 @@ from kitsune_mlir.codegen.gpu.engines.simt.choose_columns import (
     ROW_ELEMENTS,
     THREADS,
     column_schedule,
+    farther,
 )
 from kitsune_mlir.codegen.gpu.engines.simt.dry_run import probe
 from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph, generic_sizes
@@ -65,7 +66,7 @@ NARROW_ELEMENTS, NARROW_THREADS = 12, 16
 warp that have neighbouring rows read other banks."""
 
 BLOCKS_EACH = 2
-"""Blocks for each multiprocessor that a split reduction should have."""
+"""Blocks for each multiprocessor that a split reduction should have, in a launch of its own."""
 
 SHARED_BYTES = 220 << 10
 """What tiles in shared memory may take."""
@@ -137,8 +138,13 @@ def choose_rows(
     levels = len(levels_of(graph, space))
     if not space.row_major:
         cluster = 1 if more else tuning.cluster
-        columns = column_schedule(graph, space, width, read, levels + bool(space.full), workers, cluster)
-        return RowChoice(columns, None, levels, _split(columns, graph, levels, workers))
+        read = max(1, sum(access.bytes for access in accesses if not (access.writes or access.once)))
+        passes = levels + bool(space.full)
+        columns = column_schedule(graph, space, width, read, passes, workers, cluster)
+        split = _split(columns, graph, levels, workers)
+        if passes == 1:
+            columns = farther(columns, read, split.pieces if split else 1)
+        return RowChoice(columns, None, levels, split)
     loads, writes = _rows_of_memory(graph, space)
     windows: list[Load | Store] = [*loads, *writes]
     narrow = any(_row_bytes(window, space) % NARROW for window in windows)
@@ -270,7 +276,8 @@ def _split(schedule: RowSchedule, graph: Graph, levels: int, workers: int) -> Sp
         return None
     kinds = sum(len(op.results) for op in space.shared)
     groups = -(-schedule.col_steps // schedule.steps)
-    return split_of(graph.task.tiles, groups, kinds * space.row_count, BLOCKS_EACH * workers)
+    each = BLOCKS_EACH if graph.task.program_tasks == 1 else 1
+    return split_of(graph.task.tiles, groups, kinds * space.row_count, each * workers)
 
 
 def _rows_of_memory(graph: Graph, space: RowSpace) -> tuple[list[Load], list[Store]]:

@@ -36,12 +36,14 @@ class Access:
         bytes: bytes moved.
         instructions: how many loads or stores that takes.
         shared: it is to shared memory.
+        once: it is for a row's results, not for each of its columns.
     """
 
     writes: bool
     bytes: int
     instructions: int
     shared: bool = False
+    once: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -131,11 +133,12 @@ class CrossedWindow:
 
 
 class Memory:
-    """Global memory seen from one tile. `accesses` lists what was emitted, for those who plan."""
+    """Global memory seen from one tile. `accesses` lists what was emitted, for those who plan, as `once` or not."""
 
     def __init__(self, tile: TileContext, scalars: ScalarEmitter):
         self.tile, self.scalars = tile, scalars
         self.accesses: list[Access] = []
+        self.once = False
         self._known: list[dict] = [{}]
 
     def enter(self) -> None:
@@ -207,7 +210,7 @@ class Memory:
             places = [offset(first, e * step) for e in range(width)]
         else:
             places = [window.address([at(index, e) for index in coordinates]) for e in range(width if moving else 1)]
-        self.accesses.append(Access(False, len(places) * dtype_bytes(memory), len(places), True))
+        self.accesses.append(Access(False, len(places) * dtype_bytes(memory), len(places), True, self.once))
         return [load_elements(place, memory, 1, register)[0] for place in places]
 
     def _load(self, buffer: Buffer | SharedWindow, index: Linear, dtype: str, count: int) -> Lanes:
@@ -265,7 +268,7 @@ class Memory:
     def _record(self, buffer: Buffer | SharedWindow, writes: bool, memory: str, count: int, align: int) -> None:
         size = dtype_bytes(memory)
         each = max(1, min(count, align // size, 16 // size))
-        self.accesses.append(Access(writes, count * size, -(-count // each), buffer.role == "shared"))
+        self.accesses.append(Access(writes, count * size, -(-count // each), buffer.role == "shared", self.once))
 
     @staticmethod
     def _align(buffer: Buffer | SharedWindow, index: Linear, memory: str) -> int:

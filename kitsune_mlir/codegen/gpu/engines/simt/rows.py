@@ -11,6 +11,7 @@ evaluated once (*resident*); otherwise each level goes over the columns in a loo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from torch_mlir import ir
 
@@ -193,6 +194,7 @@ class _Rows(SingleColumns):
                 self._finish(number, rows, self._fold(number, rows, columns))
                 number += 1
         self._store_full(rows, columns)
+        self.evaluator.memory.once = True
 
     def _piece_of(self, piece: Piece, rows) -> None:
         """A piece of the columns, for results of rows alone."""
@@ -329,10 +331,8 @@ class _Rows(SingleColumns):
 
     def _give(self, number: int, rows, flat: list[Partial], counts: list[int]) -> None:
         """Make a level's results known; `counts` of them belong to each combiner."""
-        combined = []
-        for count in counts:
-            combined.append(flat[:count])
-            flat = flat[count:]
+        ends = list(accumulate(counts))
+        combined = [flat[end - count : end] for end, count in zip(ends, counts, strict=True)]
         each = 1 if self.space.row_major else self.schedule.width
         for position, (row, _) in enumerate(rows):
             where = self.points.where(row, None)

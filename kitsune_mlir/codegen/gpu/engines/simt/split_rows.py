@@ -1,8 +1,8 @@
 """Long reductions that several blocks share: each goes over a piece of the columns, and the last one adds the others' results.
 
 A row's result is a few numbers, so a piece hands over eight bytes a number through global memory (`interface/split.py`). The
-threads that share a row read the pieces side by side, each every so many of them, and combine what they have as they did the
-columns: one after the other, 255 pieces took as long as 60 MB of memory.
+threads that share a row read the pieces side by side, each every so many of them and several at a time, and combine what they
+have as they did the columns: one after the other, 255 pieces took as long as 60 MB of memory.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ __all__ = ["Piece", "split_of"]
 MOST_PIECES = 512
 LEAST_STEPS = 4
 """Groups of steps over the columns that a piece has at least: below, handing over costs more than it saves."""
+
+
+AHEAD, MOST_AHEAD = 4, 16
+"""Pieces whose results a thread reads before it adds them, and numbers of these at most."""
 
 
 def split_of(tiles: int, groups: int, numbers: int, blocks: int) -> Split | None:
@@ -101,17 +105,27 @@ class Piece:
         others = self.split.pieces - 1
         self._exchange.wait(self.tile.number, others)
 
-        def step(piece: Value, *flat: Value) -> list[Value]:
-            mine = _nested(flat, partials)
-            found = [loaded(self._at(piece, kind, index), value) for kind, index, value in self._numbers(indices, mine)]
-            pairs = zip(combiners, _nested(found, partials), mine, strict=True)
-            return [value for combiner, other, own in pairs for value in combiner(other, own)]
-
         neutral = [c.neutral([str(v.type) for v in partial]) for c, partial in zip(combiners, partials, strict=True)]
         own = [value for partial in partials for value in partial]
         nothing = [value for partial in neutral for value in partial]
+        ahead = max(1, min(AHEAD, MOST_AHEAD // len(own), -(-others // places)))
+
+        def read(piece: Value) -> list[Value]:
+            """What a piece handed over; of those after the last one, nothing."""
+            there = piece < others
+            near = select(there, piece, 0) if ahead > 1 else piece
+            found = [loaded(self._at(near, kind, index), value) for kind, index, value in self._numbers(indices, partials)]
+            return [select(there, a, b) for a, b in zip(found, nothing, strict=True)] if ahead > 1 else found
+
+        def step(piece: Value, *flat: Value) -> list[Value]:
+            every = [_nested(read(piece + number * places), partials) for number in range(ahead)]
+            sums = _nested(flat, partials)
+            for found in every:
+                sums = [combiner(other, own) for combiner, other, own in zip(combiners, found, sums, strict=True)]
+            return [value for partial in sums for value in partial]
+
         start = own if each else [select(place == 0, a, b) for a, b in zip(own, nothing, strict=True)]
-        flat = for_(place, others, places, step, start)
+        flat = for_(place, others, ahead * places, step, start)
         self._exchange.release()
         return _nested(flat, partials)
 
