@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 from kitsune_mlir.codegen.host.machine import Machine, this_machine
 from kitsune_mlir.errors import CompileError
@@ -220,6 +221,28 @@ def test_row_and_column_reductions(extent, combine, start, reference):
         )  # fmt: skip
         got = one_task(body, {"x": x}, ((count,), "f32"))
         np.testing.assert_allclose(got, reference.reduce(x.astype(np.float64), axis=axis), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "summed"), [((394, 129), "r"), ((7, 1000, 65), "rr"), ((9, 33, 700), "rp"), ((129, 9000), "pr")]
+)
+def test_long_sums_are_as_exact_as_torch(shape, summed):
+    """The mean error of columns, of both outer dimensions, of the outermost one, and of rows."""
+    kinds = summed + "p" * (len(shape) - len(summed))
+    names = [f"d{n}" for n in range(len(shape))]
+    kept = [n for n, kind in enumerate(kinds) if kind == "p"]
+    count = tuple(shape[n] for n in kept)
+    start = ("z", tensor(count), ", ".join(names[n] for n in kept))
+    x = normal(*shape)
+    body = fill("z", count, "0.0") + generic(
+        "r", ", ".join(names), kinds, [("x", tensor(shape), ", ".join(names))], start,
+        "%q = arith.addf %a0, %acc : f32\nlinalg.yield %q : f32",
+    )  # fmt: skip
+    got = one_task(body, {"x": x}, (count, "f32"))
+    axes = tuple(n for n, kind in enumerate(kinds) if kind == "r")
+    exact, torchs = x.astype(np.float64).sum(axes), torch.from_numpy(x).sum(axes).numpy()
+    error, theirs = (np.sqrt(np.mean((each - exact) ** 2)) for each in (got, torchs))
+    assert error <= 1.5 * theirs
 
 
 @pytest.mark.parametrize(

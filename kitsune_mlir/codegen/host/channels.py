@@ -12,11 +12,11 @@ from torch_mlir import ir
 from torch_mlir.dialects import linalg
 
 from kitsune_mlir.codegen.host import ops
+from kitsune_mlir.codegen.host.combiner import combiner_of
 from kitsune_mlir.codegen.host.elementwise import lane_of
 from kitsune_mlir.codegen.host.fusion import HARMLESS, VIEWS
 from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.nest import Nest, loop_extents, read_nest
-from kitsune_mlir.codegen.host.reduction import combiner_of
 from kitsune_mlir.dialects.access import affine_maps
 from kitsune_mlir.dialects.cloning import clone_with
 from kitsune_mlir.dialects.sizes import element_bytes

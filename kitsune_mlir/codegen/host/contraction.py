@@ -15,17 +15,15 @@ from dataclasses import replace
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.host import ops
+from kitsune_mlir.codegen.host.chains import Chain, chained, most_terms
+from kitsune_mlir.codegen.host.combiner import Combiner, combine, combiner_of, identity
 from kitsune_mlir.codegen.host.elementwise import access_lanes, lane_of
 from kitsune_mlir.codegen.host.lanes import BodyEmitter, computing_bytes
 from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.nest import Access, Nest
 from kitsune_mlir.codegen.host.packing import LOCAL, RELATIVE, Panel, plan_panel
-from kitsune_mlir.codegen.host.reduction import Combiner, combine, combiner_of, identity
 
 __all__ = ["Contraction", "plan_contraction"]
-
-MOST_TERMS, TERMS = 384, 256
-"""Sums of more terms are added up in parts of so many: what rounding loses grows with the length of a part."""
 
 Point = ops.Point
 Chunks = list[tuple[int, int]]  # (first lane relative to the block's, lanes) of each vector
@@ -34,20 +32,24 @@ Chunks = list[tuple[int, int]]  # (first lane relative to the block's, lanes) of
 class Contraction:
     """The schedule: blocks of `columns` vectors along `lane`, tiles of `rows` along `row` (None: no such dimension)."""
 
-    def __init__(self, nest: Nest, lane: int, emitter: BodyEmitter, lanes: int, row: int | None, tile: tuple[int, int]):
+    def __init__(
+        self,
+        nest: Nest,
+        lane: int,
+        emitter: BodyEmitter,
+        lanes: int,
+        row: int | None,
+        tile: tuple[int, int],
+        registers: int,
+    ):
         self.nest, self.lane, self.emitter, self.lanes, self.row = nest, lane, emitter, lanes, row
         self.rows, self.columns = tile
         self.panel: Panel | None = plan_panel(nest, lane, row, lanes, self.columns)
-        parts = self.panel is not None and self.panel.part < nest.extents[self.panel.reductions[0]]
-        longest = max(nest.reductions, key=lambda d: nest.extents[d])
-        terms = math.prod(nest.extents[d] for d in nest.reductions)
-        self.part: tuple[int, int] | None = None  # without a panel: a dimension of the sum, and how much of it is a part
-        wide = all(isinstance(output.element, ir.F32Type | ir.F64Type) for output in nest.outputs)  # sums are stored
-        if self.panel is None and terms > MOST_TERMS and wide:
-            self.part = longest, max(1, TERMS * nest.extents[longest] // terms)
-            parts = self.part[1] < nest.extents[longest]
-        found = [combiner_of(nest, o) for o in range(len(nest.outputs))] if parts else []
+        found = [combiner_of(nest, o) for o in range(len(nest.outputs))]
         self.combiners: list[Combiner] = [c for c in found if c is not None] if None not in found else []
+        self.in_parts = self.panel is not None and self.panel.part < nest.extents[self.panel.reductions[0]]
+        results = self.rows * self.columns * len(nest.outputs)
+        self.most = most_terms(self.combiners, results, registers) if self.panel is None else None
 
     @property
     def outer(self) -> list[int]:
@@ -80,22 +82,16 @@ class Contraction:
             self._block(nest, {**point, self.lane: whole}, chunks, inside)
 
     def _block(self, nest: Nest, point: Point, chunks: Chunks, inside: list[int]) -> None:
-        """Emit all rows of a block of columns; where these are packed or the sum is long, part by part of the sum."""
+        """Emit all rows of a block of columns; where these are packed, part by part of the sum."""
         panel = self.panel
-        if panel is not None:
-            first, length = panel.reductions[0], panel.part
-        elif self.part is not None and self.combiners:
-            first, length = self.part
-        else:
+        if panel is None:
             self._rows(nest, point, chunks)
             return
+        first, length = panel.reductions[0], panel.part
 
         def part(begin: ops.Index, extent: int) -> None:
             extents = tuple(extent if d == first else e for d, e in enumerate(nest.extents))
             here, shorter = {**point, first: begin}, replace(nest, extents=extents)
-            if panel is None:
-                self._rows(shorter, here, chunks)
-                return
             packed = panel.pack(shorter, here, chunks)
             ops.nested(inside, nest.extents, here, lambda there: self._rows(packed, there, chunks))
 
@@ -134,32 +130,38 @@ class Contraction:
         slots = [
             (o, self._shift(p, offset), lanes) for o in range(len(nest.outputs)) for p in places for offset, lanes in chunks
         ]
-        if self.combiners:
-            first = [identity(self.combiners[o].name, nest.outputs[o].element, lanes) for o, _, lanes in slots]
-        else:
-            first = [nest.outputs[o].at(here, lanes) for o, here, lanes in slots]
-        sums = self._reduce(nest, places, chunks, sorted(nest.reductions), first)
+        combiners = [self.combiners[o] for o, _, _ in slots] if self.combiners else []
+        first = [identity(c.name, nest.outputs[o].element, lanes) for c, (o, _, lanes) in zip(combiners, slots, strict=False)]
+        chain = None if self.most is None else Chain(self.most, first, combiners)
+        stored = [nest.outputs[o].at(here, lanes) for o, here, lanes in slots]
+        apart = self.in_parts and bool(combiners)
+        sums = self._reduce(nest, places, chunks, sorted(nest.reductions), first if apart else stored, chain)
+        sums = [ops.broadcast(value, lanes) for value, (_, _, lanes) in zip(sums, slots, strict=True)]
+        if apart:
+            sums = [combine(*each) for each in zip(combiners, stored, sums, strict=True)]
         for (o, here, lanes), value in zip(slots, sums, strict=True):
-            total = ops.broadcast(value, lanes)
-            if self.combiners:
-                total = combine(self.combiners[o], nest.outputs[o].at(here, lanes), total)
-            nest.outputs[o].put(total, here, lanes)
+            nest.outputs[o].put(value, here, lanes)
 
     def _reduce(
-        self, nest: Nest, places: list[Point], chunks: Chunks, dimensions: list[int], sums: list[ir.Value]
+        self,
+        nest: Nest,
+        places: list[Point],
+        chunks: Chunks,
+        dimensions: list[int],
+        sums: list[ir.Value],
+        chain: Chain | None,
     ) -> list[ir.Value]:
         if not dimensions:
             return self._step(nest, places, chunks, sums)
         dimension, *rest = dimensions
-
         packed_first = self.panel is not None and dimension == self.panel.reductions[0]
 
         def body(counter, carried):
             local = {LOCAL: counter} if packed_first else {}
             here = [{**p, dimension: ops.add(p.get(dimension, 0), counter), **local} for p in places]
-            return self._reduce(nest, here, chunks, rest, carried)
+            return self._reduce(nest, here, chunks, rest, carried, chain)
 
-        return ops.loop(0, nest.extents[dimension], 1, sums, body)
+        return chained(nest.extents[dimension], 1, math.prod(nest.extents[d] for d in rest), chain, sums, body)
 
     def _step(self, nest: Nest, places: list[Point], chunks: Chunks, sums: list[ir.Value]) -> list[ir.Value]:
         """One iteration of all reductions for a register tile."""
@@ -221,7 +223,7 @@ def plan_contraction(nest: Nest, machine: Machine) -> Contraction | None:
     rows = 1 if row is None else min(nest.extents[row], 8 if wide else 5)
     if len(nest.outputs) > 1:
         columns, rows = 1, min(rows, 4)
-    return Contraction(nest, lane, emitter, lanes, row, (rows, columns))
+    return Contraction(nest, lane, emitter, lanes, row, (rows, columns), machine.registers)
 
 
 def _row_of(nest: Nest, lane: int, memory: list[Access]) -> int | None:

@@ -19,6 +19,7 @@ __all__ = [
     "const",
     "flat_view",
     "is_vector",
+    "least",
     "linear",
     "load",
     "loop",
@@ -51,6 +52,13 @@ def add(a: Index, b: Index) -> Index:
     return arith.addi(value_of(a), value_of(b))
 
 
+def least(a: Index, b: Index) -> Index:
+    """The lesser one of two counters."""
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    return arith.minui(value_of(a), value_of(b))
+
+
 def mul(a: Index, factor: int) -> Index:
     """a * factor."""
     if factor == 0 or isinstance(a, int):
@@ -73,16 +81,17 @@ def linear(coefficients: Sequence[int], constant: int, point: dict[int, Index]) 
 
 
 def loop(
-    lower: int, upper: int, step: int, carried: list[ir.Value], body: Callable[[Index, list[ir.Value]], list[ir.Value]]
+    lower: Index, upper: Index, step: int, carried: list[ir.Value], body: Callable[[Index, list[ir.Value]], list[ir.Value]]
 ) -> list[ir.Value]:
     """Emit a counted loop with values that it carries; no loop for one iteration, nothing for none.
 
     `body(counter, carried)` emits one iteration and returns the carried values after it.
     """
-    if lower >= upper:
-        return carried
-    if lower + step >= upper:
-        return body(lower, carried)
+    if isinstance(lower, int) and isinstance(upper, int):
+        if lower >= upper:
+            return carried
+        if lower + step >= upper:
+            return body(lower, carried)
     made = scf.ForOp(value_of(lower), value_of(upper), value_of(step), carried)
     with ir.InsertionPoint(made.body):
         scf.YieldOp(body(made.induction_variable, list(made.inner_iter_args)))

@@ -6,18 +6,21 @@ the order of a sum (it gets more accurate, not less), so the combining operation
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 from torch_mlir import ir
 from torch_mlir.dialects import vector
 
 from kitsune_mlir.codegen.host import ops
+from kitsune_mlir.codegen.host.chains import Chain, chained, most_terms
+from kitsune_mlir.codegen.host.combiner import Combiner, combine, combiner_of, identity
 from kitsune_mlir.codegen.host.elementwise import access_lanes
 from kitsune_mlir.codegen.host.lanes import BodyEmitter, computing_bytes
 from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.nest import Nest
 
-__all__ = ["Combiner", "RowReduction", "combine", "combiner_of", "identity", "plan_reduction"]
+__all__ = ["RowReduction", "plan_reduction"]
 
 Point = ops.Point
 
@@ -25,9 +28,20 @@ Point = ops.Point
 class RowReduction:
     """The schedule: `tile` results at a time (dimension, how many), `unroll` vectors along `lane` for each."""
 
-    def __init__(self, nest: Nest, lane: int, emitter: BodyEmitter, lanes: int, tile: list[tuple[int, int]], unroll: int):
+    def __init__(
+        self,
+        nest: Nest,
+        lane: int,
+        emitter: BodyEmitter,
+        lanes: int,
+        tile: list[tuple[int, int]],
+        unroll: int,
+        registers: int,
+    ):
         self.nest, self.lane, self.emitter, self.lanes, self.tile, self.unroll = nest, lane, emitter, lanes, tile, unroll
         self.combiners = [c for c in (combiner_of(nest, i) for i in range(len(nest.outputs))) if c is not None]
+        results = math.prod(count for _, count in tile) * unroll * len(nest.outputs)
+        self.most = most_terms(self.combiners, results, registers)
 
     @property
     def outer(self) -> list[int]:
@@ -65,33 +79,42 @@ class RowReduction:
         extent = nest.extents[self.lane]
         unroll = max(1, min(self.unroll, extent // self.lanes))
         others = [d for d in sorted(nest.reductions) if d != self.lane]
-        first = []
-        for combiner in self.combiners:
-            neutral = identity(combiner.name, combiner.results[0].type, self.lanes)
-            first += [neutral] * (len(places) * unroll)
-        sums = self._reduce(nest, places, others, first, unroll)
+        combiners = [c for c in self.combiners for _ in range(len(places) * unroll)]
+        neutral = {c: identity(c.name, c.results[0].type, self.lanes) for c in self.combiners}
+        first = [neutral[c] for c in combiners]
+        chain = None if self.most is None else Chain(self.most, first, combiners)
+        sums = self._reduce(nest, places, others, first, unroll, chain)
         for o, (output, combiner) in enumerate(zip(nest.outputs, self.combiners, strict=True)):
             for p, place in enumerate(places):
                 begin = (o * len(places) + p) * unroll
                 total = horizontal(combiner, sums[begin : begin + unroll])
                 output.put(combine(combiner, output.at(place), total), place, 1)
 
-    def _reduce(self, nest: Nest, places: list[Point], others: list[int], sums: list[ir.Value], unroll: int) -> list[ir.Value]:
-        if others:
-            dimension, *rest = others
-
-            def body(counter, carried):
-                return self._reduce(nest, [{**p, dimension: counter} for p in places], rest, carried, unroll)
-
-            return ops.loop(0, nest.extents[dimension], 1, sums, body)
+    def _reduce(
+        self,
+        nest: Nest,
+        places: list[Point],
+        others: list[int],
+        sums: list[ir.Value],
+        unroll: int,
+        chain: Chain | None,
+    ) -> list[ir.Value]:
         extent = nest.extents[self.lane]
         block = self.lanes * unroll
+        if others:
+            dimension, *rest = others
+            terms = -(-extent // block) * math.prod(nest.extents[d] for d in rest)
+
+            def body(counter, carried):
+                return self._reduce(nest, [{**p, dimension: counter} for p in places], rest, carried, unroll, chain)
+
+            return chained(nest.extents[dimension], 1, terms, chain, sums, body)
         whole = extent // block * block
 
         def step(counter, carried):
             return self._accumulate(nest, places, counter, [self.lanes] * unroll, carried, unroll)
 
-        sums = ops.loop(0, whole, block, sums, step)
+        sums = chained(whole, block, 1, chain, sums, step)
         rest, counts = extent - whole, []
         while rest > 0:
             counts.append(min(rest, self.lanes))
@@ -127,41 +150,6 @@ class RowReduction:
         return [d for d, _ in self.tile if access.coefficients[d] != 0]
 
 
-class Combiner:
-    """The operation that adds one term to a result: `result = name(result, term)`."""
-
-    def __init__(self, op: ir.Operation, term: ir.Value):
-        self.op, self.term = op, term
-
-    @property
-    def name(self) -> str:
-        """Name of the operation."""
-        return self.op.name
-
-    @property
-    def results(self):
-        """Results of the scalar operation."""
-        return self.op.results
-
-
-def combiner_of(nest: Nest, output: int) -> Combiner | None:
-    """How a nest accumulates into one of its outputs; None if not by one operation whose order is free."""
-    block = nest.block
-    argument = block.arguments[len(nest.inputs) + output]
-    value = list(list(block.operations)[-1].operation.operands)[output]
-    if isinstance(value.owner, ir.Block):
-        return None
-    op = value.owner.operation
-    if op.block != block or op.name not in _IDENTITY or sum(1 for _ in argument.uses) != 1:
-        return None
-    if sum(1 for _ in value.uses) != 1:
-        return None
-    a, b = op.operands
-    if (a == argument) == (b == argument):
-        return None
-    return Combiner(op, b if a == argument else a)
-
-
 def plan_reduction(nest: Nest, machine: Machine) -> RowReduction | None:
     """The schedule of a nest that reduces along a dimension in which its inputs are contiguous; None if there is none."""
     combiners = [combiner_of(nest, i) for i in range(len(nest.outputs))]
@@ -185,7 +173,7 @@ def plan_reduction(nest: Nest, machine: Machine) -> RowReduction | None:
     for _, count in tile:
         results *= count
     unroll = max(1, 4 // results) if len(nest.outputs) == 1 else 1
-    return RowReduction(nest, lane, emitter, lanes, tile, unroll)
+    return RowReduction(nest, lane, emitter, lanes, tile, unroll, machine.registers)
 
 
 def _tile_of(nest: Nest, machine: Machine) -> list[tuple[int, int]]:
@@ -201,43 +189,6 @@ def _tile_of(nest: Nest, machine: Machine) -> list[tuple[int, int]]:
         if own:
             tile.append((own[-1], min(nest.extents[own[-1]], 4 if wide or here else 2)))
     return tile
-
-
-# What leaves the other operand as it is. Floating-point bounds are infinite: a row of -inf has the maximum -inf.
-_IDENTITY = {
-    "arith.addf": -0.0,
-    "arith.mulf": 1.0,
-    "arith.maximumf": float("-inf"),
-    "arith.minimumf": float("inf"),
-    "arith.maxnumf": float("nan"),
-    "arith.minnumf": float("nan"),
-    "arith.addi": 0,
-    "arith.muli": 1,
-    "arith.maxsi": "lowest",
-    "arith.minsi": "highest",
-    "arith.maxui": 0,
-    "arith.minui": -1,
-    "arith.andi": -1,
-    "arith.ori": 0,
-    "arith.xori": 0,
-}
-
-
-def identity(name: str, element: ir.Type, lanes: int) -> ir.Value:
-    """The neutral element of a combining operation, in every lane."""
-    number = _IDENTITY[name]
-    if isinstance(number, str):
-        width = 64 if isinstance(element, ir.IndexType) else element.width
-        number = -(1 << (width - 1)) if number == "lowest" else (1 << (width - 1)) - 1
-    elif number == -1 and isinstance(element, ir.IntegerType) and element.width == 1:
-        number = 1
-    return ops.const(element, number, lanes)
-
-
-def combine(combiner: Combiner, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Two parts of a result as one."""
-    attributes = {name: combiner.op.attributes[name] for name in combiner.op.attributes}
-    return ir.Operation.create(combiner.name, [a.type], [a, b], attributes).results[0]
 
 
 def _padded(combiner: Combiner, value: ir.Value, lanes: int) -> ir.Value:

@@ -10,11 +10,11 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.host.channels import channels_last
 from kitsune_mlir.codegen.host.choice import plan
+from kitsune_mlir.codegen.host.combiner import combiner_of
 from kitsune_mlir.codegen.host.fusion import find_groups
 from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.nest import Nest, read_nest
 from kitsune_mlir.codegen.host.precompute import precompute_sides
-from kitsune_mlir.codegen.host.reduction import combiner_of
 from kitsune_mlir.dialects.verify import operations_named
 
 __all__ = ["vectorize"]
