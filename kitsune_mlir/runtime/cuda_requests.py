@@ -233,7 +233,7 @@ class CudaRequests(CudaExecutor):
         state.table_address = ctypes.addressof(table.parameters)
         table.rows = ()
         host, source, copied = table.parts[0]
-        if library.passed(copied):
+        if library.ready(copied) and library.passed(copied):
             self._again("cuEventSynchronize", copied)
         if not write(host[:size], table.parameter.value):
             return table

@@ -6,13 +6,14 @@ not change from launch to launch lies ready in memory, and a launch passes four 
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import functools
 from collections.abc import Callable
 
 from kitsune_mlir.errors import KitsuneError, TargetError
 
-__all__ = ["Config", "ConfigLayout", "Library", "library", "wait_for"]
+__all__ = ["Config", "ConfigLayout", "Library", "Marks", "library", "wait_for"]
 
 _COOPERATIVE = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE of cuda.h
 _PROGRAMMATIC = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -68,6 +69,10 @@ class Library:
         synchronize: cuStreamSynchronize(stream).
         copy: cuMemcpyHtoDAsync(address on the device, address on the host, bytes, stream).
         record, passed: cuEventRecord(event, stream) and cuEventSynchronize(event).
+        ready: cuEventQuery(event).
+
+    What only asks, and returns at once, keeps Python's interpreter: another thread that has something to do may have it for
+    5 ms else (`sys.setswitchinterval`).
     """
 
     def __init__(
@@ -78,9 +83,10 @@ class Library:
         copy: Callable[[int, int, int, int], int],
         record: Callable[[int, int], int],
         passed: Callable[[int], int],
+        ready: Callable[[int], int],
     ):
         self.launch, self.is_capturing, self.synchronize = launch, is_capturing, synchronize
-        self.copy, self.record, self.passed = copy, record, passed
+        self.copy, self.record, self.passed, self.ready = copy, record, passed, ready
 
 
 @functools.cache
@@ -91,18 +97,19 @@ def library() -> Library:
         TargetError: there is none.
     """
     try:
-        cuda = ctypes.CDLL("libcuda.so.1")
+        cuda, asks = ctypes.CDLL("libcuda.so.1"), ctypes.PyDLL("libcuda.so.1")
     except OSError as error:
         raise TargetError(f"the CUDA driver cannot be loaded: {error}") from error
     pointer = ctypes.c_void_p
     cuda.cuLaunchKernelEx.argtypes = (pointer, pointer, pointer, pointer)
-    cuda.cuStreamIsCapturing.argtypes = (pointer, pointer)
+    asks.cuStreamIsCapturing.argtypes = (pointer, pointer)
+    asks.cuEventQuery.argtypes = (pointer,)
     cuda.cuStreamSynchronize.argtypes = (pointer,)
     cuda.cuMemcpyHtoDAsync_v2.argtypes = (ctypes.c_uint64, pointer, ctypes.c_size_t, pointer)
     cuda.cuEventRecord.argtypes = (pointer, pointer)
     cuda.cuEventSynchronize.argtypes = (pointer,)
-    stream = cuda.cuStreamIsCapturing, cuda.cuStreamSynchronize
-    return Library(cuda.cuLaunchKernelEx, *stream, cuda.cuMemcpyHtoDAsync_v2, cuda.cuEventRecord, cuda.cuEventSynchronize)
+    stream, events = (asks.cuStreamIsCapturing, cuda.cuStreamSynchronize), (cuda.cuEventRecord, cuda.cuEventSynchronize)
+    return Library(cuda.cuLaunchKernelEx, *stream, cuda.cuMemcpyHtoDAsync_v2, *events, asks.cuEventQuery)
 
 
 def wait_for(stream: int) -> None:
@@ -113,3 +120,35 @@ def wait_for(stream: int) -> None:
     """
     if status := library().synchronize(stream):
         raise KitsuneError(f"waiting for a stream failed: CUresult {status}")
+
+
+class Marks:
+    """Events of the current device, each of which says when what was launched on a stream before it is done.
+
+    Args:
+        count: marks that may be waited for at the same time.
+    """
+
+    def __init__(self, count: int):
+        import torch
+
+        self._events = collections.deque(torch.cuda.Event() for _ in range(count))
+        for event in self._events:
+            event.record()  # only now it is there
+
+    def set(self, stream: int) -> Callable[[], None]:
+        """Mark what was launched on a stream of the current device; waits for it, others have the interpreter meanwhile.
+
+        Raises:
+            KitsuneError: something on the device went wrong; of what is given, too.
+        """
+        self._events.rotate(-1)
+        event, its = self._events[-1].cuda_event, library()
+        if status := its.record(event, stream):
+            raise KitsuneError(f"marking a place in a stream failed: CUresult {status}")
+
+        def wait() -> None:
+            if its.ready(event) and (status := its.passed(event)):
+                raise KitsuneError(f"waiting for a launch failed: CUresult {status}")
+
+        return wait

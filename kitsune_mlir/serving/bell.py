@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
-__all__ = ["NAP", "Bell"]
+__all__ = ["NAP", "Bell", "leave_to"]
 
 TRUSTED = 3
 """So often in a row whoever came did the work: then the thread is not woken for the next one."""
@@ -84,3 +85,10 @@ class Bell:
         elif self._helped > TRUSTED:
             self._helped = TRUSTED
         return not self._busy()
+
+
+def leave_to(thread: threading.Thread) -> None:
+    """Leave the interpreter to a thread with much to do for a moment, unless this is it: who goes on and on handing in lets it
+    wait 5 ms (`sys.setswitchinterval`) after each of its calls that wait for the device."""
+    if threading.get_ident() != thread.ident:
+        time.sleep(NAP)

@@ -8,15 +8,16 @@ is to wait for company. Otherwise each becomes a request as others are (`Handed.
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from kitsune_mlir.errors import DeadlineError
+from kitsune_mlir.errors import DeadlineError, KitsuneError
 from kitsune_mlir.runtime.fleet import Outputs
 from kitsune_mlir.serving.backlog import Backlog
 from kitsune_mlir.serving.counts import Counts
-from kitsune_mlir.serving.family import Family
+from kitsune_mlir.serving.family import UNDER_WAY, Family, Launched
 from kitsune_mlir.serving.groups import Group, Member
 from kitsune_mlir.serving.handed import Handed, Part, calls_of
 
@@ -25,6 +26,16 @@ __all__ = ["FEW", "Bulk"]
 
 FEW = 4
 """Calls of a family that are requests of their own at once, where fewer are handed in and have to wait."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Flight:
+    """A launch of calls that may be under way, begun at this time; `admitted`: they are counted among those handed in."""
+
+    parts: Sequence[Part]
+    launched: Launched
+    begin: float
+    admitted: bool
 
 
 class Bulk:
@@ -49,6 +60,8 @@ class Bulk:
         self._lock, self._queues, self._counts, self._backlog = lock, queues, counts, backlog
         self._clock, self._blocked, self._leave = clock, blocked, leave
         self._line, self._ordered = deque[Handed](), True
+        self._flying = deque[_Flight]()
+        self._landed = self._told = 0.0  # when the last launch was over, and all of it told
 
     def __bool__(self) -> bool:
         return bool(self._line)
@@ -70,19 +83,38 @@ class Bulk:
             self._line.extend(kept)
         return [request for one in found for request in one.members()]
 
+    @property
+    def last(self) -> object | None:
+        """The last launch, if it is under way."""
+        return self._flying[-1] if self._flying else None
+
     def launch(self) -> bool:
-        """Launch what waits, as long as no other request does; whether what is left has to become requests."""
-        if not self._line:
-            return False
-        with self._lock:
-            if not self._ordered or self._impatient():
-                return bool(self._line)
-        return self._launch(self._line, True)
+        """Launch what waits, as long as no other request does, and answer all launches; whether what is left has to become
+        requests."""
+        left = bool(self._line)
+        if left:
+            with self._lock:
+                ready = self._ordered and not self._impatient()
+            if ready:
+                left = self._launch(self._line, True)
+        self.land()
+        return left
 
     def at_once(self, handed: Handed) -> None:
-        """Launch calls that nobody has taken in, as long as nothing else waits and they are in time."""
+        """Launch calls that nobody has taken in, as long as nothing else waits and they are in time. The last launches may
+        be under way then."""
         if not self._line:
             self._launch(deque([handed]), False)
+
+    def land(self, left: int = 0) -> None:
+        """Wait for launches that are under way but so many, and tell their groups."""
+        while len(self._flying) > left:
+            self._answer(self._flying.popleft())
+
+    def fail(self, error: BaseException) -> None:
+        """Tell calls whose launches are under way that nobody will answer them."""
+        while self._flying:
+            _tell_all(self._flying.popleft().parts, error)
 
     def _impatient(self) -> bool:
         """Whether a launch had better wait for more, or its family has one request a launch, or one of a model."""
@@ -116,7 +148,8 @@ class Bulk:
             return []
         family, count = parts[0][0].family, sum([len(part) for _, part in parts])
         seconds = family.expected(count)
-        over, more = now + seconds, len(parts[-1][0]) > len(parts[-1][1]) or line[-1] is not parts[-1][0]
+        over = (max(now, self._backlog.free) if self._flying else now) + seconds
+        more = len(parts[-1][0]) > len(parts[-1][1]) or line[-1] is not parts[-1][0]
         if any([one.strict and one.ends[part.start] < over + more * seconds for one, part in parts]):
             if not more:
                 return []  # a smaller launch may do
@@ -144,26 +177,47 @@ class Bulk:
         handed.group.tell(handed.places(calls), [error] * len(calls))
 
     def _run(self, parts: Sequence[Part], begin: float, admitted: bool) -> None:
-        """Launch calls that were taken, and tell their groups."""
-        family, several = parts[0][0].family, len(parts) > 1
-        calls = calls_of(parts)
+        """Launch calls that were taken, and answer the launches before, and this one if it is over."""
         try:
-            found, right, numbers = family.together(calls)
-            seconds = self._clock() - begin
-            outputs, first = self._counts.bulk(family, parts, numbers, Outputs.of(found), admitted), 0
+            launched = parts[0][0].family.together(calls_of(parts))
         except BaseException as error:
-            for one, part in parts:
-                one.group.tell(one.places(part), [error] * len(part))
+            _tell_all(parts, error)
             raise
+        self._flying.append(_Flight(parts, launched, begin, admitted))
+        self.land(UNDER_WAY if launched.wait is not None else 0)
+
+    def _answer(self, flight: _Flight) -> None:
+        """Wait for a launch, and tell the groups of its calls."""
+        parts, launched, family = flight.parts, flight.launched, flight.parts[0][0].family
+        outputs, right, several = launched.outputs, launched.right, len(parts) > 1
+        try:
+            if launched.wait is not None:
+                try:
+                    launched.wait()
+                except KitsuneError as error:
+                    outputs, right = [error] * len(outputs), False
+            landed = self._clock()
+            seconds = landed - max(flight.begin, self._landed)  # the time before was the launch's that was over then
+            outputs = self._counts.bulk(family, parts, launched.numbers, Outputs.of(outputs), flight.admitted)
+        except BaseException as error:
+            _tell_all(parts, error)
+            raise
+        told, first, self._landed = self._told, 0, landed
         for one, part in parts:
             one.group.tell(one.places(part), outputs.part(first, first + len(part)) if several else outputs)
             first += len(part)
+        self._told = self._clock()
         with self._queues:
             for one, part in parts:
                 if not part.start:
                     family.came(one.came, len(one.calls))
             if right:
-                family.observe(len(calls), seconds, self._clock() - begin)
+                family.observe(first, seconds, self._told - max(flight.begin, told))
+
+
+def _tell_all(parts: Sequence[Part], error: BaseException) -> None:
+    for one, part in parts:
+        one.group.tell(one.places(part), [error] * len(part))
 
 
 def _leave_late(line: Iterable[Handed], family: Family, over: float, seconds: float) -> None:

@@ -19,7 +19,7 @@ from kitsune_mlir.errors import BusyError
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.answer import start
 from kitsune_mlir.serving.backlog import Backlog, Lengths, busy, refusals, unknown
-from kitsune_mlir.serving.bell import NAP, Bell
+from kitsune_mlir.serving.bell import NAP, Bell, leave_to
 from kitsune_mlir.serving.bulk import FEW, Bulk
 from kitsune_mlir.serving.counts import Counts, too_late
 from kitsune_mlir.serving.family import Family
@@ -42,8 +42,8 @@ _KEPT = 64
 class Engine:
     """Serves families of programs by one thread that launches; `serve.serve` makes it. A context manager, which closes it.
 
-    Requests lie in a list until the thread fetches them, all at once when it may launch again, so a submission costs others
-    a lock that is held for a moment. What waits and what was counted have locks of their own, which nobody who submits takes.
+    Requests lie in a list until the thread fetches them, all at once when it may launch again: a submission costs others a lock
+    for a moment. What waits and what was counted have locks of their own, which nobody who submits takes.
 
     A thread that waits for the only request there is launches it itself: to wake the engine's thread, and to be woken by it,
     takes longer than many a launch. Only one thread launches at a time, and it never answers others' requests unless it is
@@ -69,8 +69,7 @@ class Engine:
         self._queues = threading.Lock()  # of what waits in families; taken before `_lock`
         self._lock = threading.Lock()  # of all below, and of figures of submissions
         self._arrived, self._waiting = list[Waiting](), 0
-        self._backlog, self._length_of = Backlog(), Lengths()
-        self._closed = self._asking = False
+        self._backlog, self._length_of, self._closed, self._asking = Backlog(), Lengths(), False, False
         own = self._lock, self._queues, self._counts, self._backlog, clock
         self._bulk = Bulk(*own, lambda: bool(self._arrived) or any(one.urgent for one in self._all), self._left)
         self._bell = Bell(self._lock, lambda: bool(self._arrived) or bool(self._bulk) or self._closed)
@@ -164,6 +163,8 @@ class Engine:
                 return group
             due = max([only.ends[call] for call in only.rest]) - now
         self._admit(handed, now, due)
+        if handed and self._waiting > handed[0].family.limit:
+            leave_to(self._thread)
         return group
 
     def _admit(self, handed: Sequence[Handed], now: float, due: float) -> None:
@@ -307,13 +308,14 @@ class Engine:
                 self._closed = True
                 self._arrived += self._bulk.members()
                 held = begun(self._held())
+            self._bulk.fail(error)
             give(held, [error] * len(held))
             raise
 
     def _turn(self) -> bool:
         """Ask the source, and launch what is next, or sleep; whether there may be more."""
-        if self._source is not None:
-            self._ask(self._source)
+        if self._source is not None and self._ask(self._source) and not self._waiting:
+            return True
         with self._lead:
             apart, begin = self._bulk.launch(), self._clock()
             with self._queues:
@@ -363,17 +365,15 @@ class Engine:
                 self._leave(started)
             return bool(started)
 
-    def _ask(self, source: Source) -> None:
-        """Let a source hand in what has come; one that fails is asked no more."""
+    def _ask(self, source: Source) -> bool:
+        """Let a source hand in what has come; whether it was launched. One that fails is asked no more."""
+        self._asking, again, before = True, False, self._bulk.last
         try:
-            self._asking = True
-            again = not self._closed and source(self, not self._waiting)
+            again = not self._closed and source(self, not self._waiting and before is None)
         except Exception:
-            again = False
             _log.exception("exception calling %r", source)
-        self._asking = False
-        if not again:
-            self._source = None
+        self._asking, self._source = False, source if again else None
+        return self._bulk.last is not before
 
     def _started(self, requests: Sequence[Waiting]) -> Sequence[Waiting]:
         """Those of requests that were not cancelled; they cannot be any more, and wait no longer."""

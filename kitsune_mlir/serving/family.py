@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from kitsune_mlir.errors import ConflictError
 from kitsune_mlir.runtime.direct import FEWEST
 from kitsune_mlir.runtime.fleet import Fleet
-from kitsune_mlir.runtime.launch import wait_for
+from kitsune_mlir.runtime.launch import Marks, wait_for
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.cost import CostModel
 from kitsune_mlir.serving.groups import Call
@@ -19,9 +20,29 @@ from kitsune_mlir.serving.requests import Queue
 from kitsune_mlir.serving.statistics import Statistics
 from kitsune_mlir.serving.tally import Tally
 
-__all__ = ["Family"]
+__all__ = ["UNDER_WAY", "Family", "Launched"]
 
 _log = logging.getLogger(__name__)
+
+UNDER_WAY = 1
+"""Launches that may be under way when another one is begun: what the host does for it is done while they run."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Launched:
+    """A launch of calls.
+
+    Attributes:
+        outputs: or errors, of each call; no output may be looked at before the launch is over.
+        right: all of it went well.
+        numbers: of the models, but of a few calls.
+        wait: until it is over; None where it is.
+    """
+
+    outputs: Sequence[Any]
+    right: bool
+    numbers: np.ndarray | None
+    wait: Callable[[], None] | None
 
 
 class Family(Queue):
@@ -48,25 +69,32 @@ class Family(Queue):
         self.tally = Tally(len(self.programs))
         core, device = torch._C, torch.device(program.device)
         self._modes = torch.is_inference_mode_enabled, core._len_torch_dispatch_stack, core._len_torch_function_stack
-        self._index = None
+        self._index, self._marks = None, None
         if device.type == "cuda":
             self._index = torch.cuda.current_device() if device.index is None else device.index
             self._current, self._stream = core._cuda_getDevice, core._cuda_getCurrentRawStream
         super().__init__(len(programs), self.batch.limit, exclusive, CostModel([], []))
 
-    def together(self, calls: list[Call]) -> tuple[Sequence[Any], bool, np.ndarray | None]:
-        """As `outputs`, of calls without keywords; and the numbers of the models, but of a few calls."""
+    def together(self, calls: list[Call]) -> Launched:
+        """As `outputs`, of calls without keywords. What is launched at once may be under way still."""
         many = len(calls) >= FEWEST
         if self._fleet is not None and many:
             try:
                 found = self._fleet.launch(calls)
                 if found is not None:
-                    self.finish()
-                    return found[0], not found[0].errors, found[1]
+                    return Launched(found[0], not found[0].errors, found[1], self._marked())
             except Exception as error:
                 _log.debug("a launch of %d calls failed, they are run one by one: %s", len(calls), error)
         models, args = zip(*calls, strict=True)
-        return *self.outputs(models, args), self._numbered(models) if many else None
+        return Launched(*self.outputs(models, args), self._numbered(models) if many else None, None)
+
+    def _marked(self) -> Callable[[], None] | None:
+        """What waits until what was launched by now is done; None where it is."""
+        if self._index is None:
+            return None
+        if self._marks is None:
+            self._marks = Marks(1 + UNDER_WAY)
+        return self._marks.set(self._stream(self._index))
 
     def _numbered(self, models: Sequence[str]) -> np.ndarray:
         return np.array([*map(self._numbers.__getitem__, models)], np.int64)

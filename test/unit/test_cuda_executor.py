@@ -174,7 +174,8 @@ class FakeDriver:
         def function(name):
             return lambda *given: getattr(self, name)(*given)[0] if self.context == 7 else INVALID_CONTEXT
 
-        others = [function(f"cu{name}") for name in ("StreamSynchronize", "MemcpyHtoDAsync", "EventRecord", "EventSynchronize")]
+        others = [function(f"cu{name}") for name in ("StreamSynchronize", "MemcpyHtoDAsync", "EventRecord")]
+        others += [function("cuEventSynchronize")] * 2
         return launch.Library(self.launch, self.is_capturing, *others)
 
     def __getattr__(self, name):
