@@ -54,6 +54,9 @@ def _compiled() -> tuple[object, Callable[..., Any]] | None:
 class CallTable:
     """Of one kernel, its memory on one stream, and programs with weights of their own.
 
+    Attributes:
+        most: calls of a table.
+
     Args:
         models: the number of each program by its name.
         pointers: of each program's weights, [programs, weights].
@@ -85,6 +88,7 @@ class CallTable:
         own = [word for place, maps in self._arena_maps.items() for word in (place, maps.ctypes.data)]
         keyed = [word for place, number, known in keyed_maps for word in (place, number, id(known))]
         self._arrays = np.array([*own, 0], np.int64), np.array([*keyed, 0], np.int64)
+        self.most = len(arenas)
         self._numbers, self._firsts = np.zeros(len(arenas), np.int64), (ctypes.c_int64 * (2 * results + 1))()
         self._kept, self._check = (models, torch.Tensor.data_ptr), None
         self._fields = (ctypes.c_int64 * len(FIELDS))()

@@ -139,17 +139,6 @@ class CudaRequests(CudaExecutor):
             if self._launch(state.config.address, self._handle, state.table_address, None):
                 self._launch_again(state)
 
-    def run_columns(self, weights: WeightTable, numbers: np.ndarray, columns: Sequence[np.ndarray], stream: int = 0) -> None:
-        """As `run_requests`, of the programs with these numbers in a table; `columns` are pointers of each input and result."""
-        self._check_count(len(numbers))
-        calm = self.calm_state(stream)
-        state = calm or self._stated(stream)
-        with state.lock:
-            write = functools.partial(self._write_columns, state=state, weights=weights, numbers=numbers, columns=columns)
-            self._set_table(state, write, len(numbers), stream, calm is None)
-            if self._launch(state.config.address, self._handle, state.table_address, None):
-                self._launch_again(state)
-
     def run_calls(
         self, weights: WeightTable, calls: Calls, results: Sequence[tuple[int, int]], stream: int = 0
     ) -> np.ndarray | None:
@@ -271,35 +260,6 @@ class CudaRequests(CudaExecutor):
         words = "".join(f"{name}[{start}], " for name, start in zip(known, starts, strict=True))
         return eval(f"lambda rows, own: [it for row, arena in zip(rows, own) for it in ({words})]", dict(known))
 
-    def _write_columns(
-        self,
-        table: memoryview,
-        address: int,
-        state: Any,
-        weights: WeightTable,
-        numbers: np.ndarray,
-        columns: Sequence[np.ndarray],
-    ) -> bool:
-        """As `_write_table`, of the programs with these numbers in a table of weights, and pointers by columns."""
-        count, row, given = len(numbers), self._pointer_count + 1, weights.pointers.shape[1]
-        maps_at = self._maps_at(count)
-        _HEADER.pack_into(table, 0, count, state.workspace.address, address + maps_at)
-        words, first = np.frombuffer(table, np.uint64), REQUEST_HEADER // _WORD
-        pointers = words[first : first + count * row].reshape(count, row)
-        pointers[:, :given] = weights.pointers[numbers]
-        for place, column in enumerate(columns, given):
-            pointers[:, place] = column
-        pointers[:, -1] = own = self._arenas(state, count)
-        if not self._maps:
-            return True
-        maps = words[maps_at // _WORD :].reshape(count, len(self._maps) * _MAP_WORDS)
-        np.take(self._weight_maps(weights), numbers, 0, out=maps, mode="clip")
-        for number, place in enumerate(self._map_of):
-            if place is None or place >= given:
-                starts = own if place is None else columns[place - given]
-                maps[:, number * _MAP_WORDS : (number + 1) * _MAP_WORDS] = self._maps_of(number, starts)
-        return True
-
     def _maps_of(self, number: int, starts: np.ndarray) -> np.ndarray:
         """A kernel's tensor map `number` of memory that begins at each of these addresses, [addresses, words]."""
         return np.frombuffer(b"".join(map(self._encoded[number].__getitem__, starts.tolist())), np.uint64).reshape(
@@ -335,11 +295,6 @@ class CudaRequestKernels(CudaSequence):
         """As of `CudaRequests`."""
         with self._lock:  # kernels that share an arena must not alternate
             self._chosen(len(rows)).run_requests(rows, stream)
-
-    def run_columns(self, weights: WeightTable, numbers: np.ndarray, columns: Sequence[np.ndarray], stream: int = 0) -> None:
-        """As of `CudaRequests`."""
-        with self._lock:
-            self._chosen(len(numbers)).run_columns(weights, numbers, columns, stream)
 
     def run_calls(
         self, weights: WeightTable, calls: Calls, results: Sequence[tuple[int, int]], stream: int = 0

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from kitsune_mlir.errors import KitsuneError, TargetError
 from kitsune_mlir.runtime.call_table import Calls
 from kitsune_mlir.runtime.manifest import Manifest
 from kitsune_mlir.runtime.manifest_check import read_manifest
-from kitsune_mlir.runtime.runner import WeightTable
+from kitsune_mlir.runtime.runner import Launched, WeightTable
 
 __all__ = ["CudaRunner", "require_hopper"]
 
@@ -47,16 +45,10 @@ class CudaRunner:
             self.executor.run_requests(rows, stream)
         return [None] * len(rows)
 
-    def run_columns(
-        self, table: WeightTable, numbers: np.ndarray, columns: Sequence[np.ndarray], stream: int
-    ) -> Mapping[int, KitsuneError]:
+    def run_calls(self, table: WeightTable, calls: Calls, results: Sequence[tuple[int, int]], stream: int) -> Launched | None:
         """As of `Runner`; returns at once."""
-        self.executor.run_columns(table, numbers, columns, stream)
-        return {}
-
-    def run_calls(self, table: WeightTable, calls: Calls, results: Sequence[tuple[int, int]], stream: int) -> np.ndarray | None:
-        """As of `Runner`; returns at once."""
-        return self.executor.run_calls(table, calls, results, stream)
+        numbers = self.executor.run_calls(table, calls, results, stream)
+        return None if numbers is None else (numbers, {})
 
     @staticmethod
     def artifacts(kernels: Sequence[tuple[Manifest, bytes, str]]) -> dict[str, bytes]:

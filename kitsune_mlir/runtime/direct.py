@@ -7,11 +7,8 @@ wrong type or device) is left to its general way, which converts it or says what
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
 
 from kitsune_mlir.runtime.pieces import Piece, pieces_of, results_in
 from kitsune_mlir.runtime.results import ALIGNMENT, Overwritten, changed, strides
@@ -197,35 +194,16 @@ class DirectCall:
         if self._pieces is None or count < FEWEST or (self._current is not None and self._current() != self._index):
             return None
         wholes = self.pieces(self._pieces, count)
-        pointers = [range(*piece.span(whole, count)) for piece, whole in zip(self._pieces, wholes, strict=True)]
-        return results_in(self._pieces, wholes, count), pointers
+        firsts = [piece.first(whole) for piece, whole in zip(self._pieces, wholes, strict=True)]
+        return results_in(self._pieces, wholes, count), [range(at, at + count * step, step) for at, step in firsts]
 
     def pieces(self, pieces: Sequence[Piece], count: int) -> list[Any]:
         """New memory for each result of so many calls."""
         return [self._empty((count * piece.each,), (1,), piece.dtype) for piece in pieces]
 
-    @property
-    def check(self) -> Callable[..., bool] | None:
-        """Says whether tensors fit, where calls had such before; None where that has to be looked at."""
-        here = self._current is None or self._current() == self._index
-        return self._seen if here else None
-
-    def columns(self, calls: Sequence[Sequence[Any]]) -> list[np.ndarray] | None:
-        """Pointers of the inputs of calls that change nothing, an array for each input; None where one does not fit as it is.
-
-        Checks and pointers are asked for by loops that are not Python's: of many calls each takes a third of `given`'s time.
-        """
-        if {*map(type, calls)} != {tuple} or (self._current is not None and self._current() != self._index):
-            return None
-        if {*map(len, calls)} != {self._count}:
-            return None
-        if (self._seen is None or not all(itertools.starmap(self._seen, calls))) and not all(map(self._like_before, calls)):
-            return None
-        try:
-            found = [np.array([*map(self._pointer, column)], np.uint64) for column in zip(*calls, strict=True)]
-        except RuntimeError:  # a tensor of torch.func, which has no memory
-            return None
-        return None if any([np.bitwise_or.reduce(one) % ALIGNMENT for one in found]) else found
+    def check_of(self, args: Sequence[Any]) -> Callable[..., bool] | None:
+        """Says whether tensors are like those of a call; None where these do not fit, or nothing can say so."""
+        return self._seen if type(args) is tuple and self._like_before(args) else None
 
     def fits(self, args: Sequence[Any]) -> bool:
         """Whether the arguments are tensors as the program wants them."""

@@ -1,9 +1,8 @@
-"""`Fleet`: calls of programs of one code that become a launch by arrays, not one by one.
+"""`Fleet`: calls of programs of one code that become a launch by compiled code, not one by one.
 
 `Batch` goes through its requests in Python: checks, pointers, rows of the table and results of each take 4 to 6 us. Here what a
-program's calls have in common is written once, and a launch picks it by the programs' numbers, in compiled code (`call_table`);
-where that is not for a launch, a loop of NumPy or PyTorch does each of the steps for all requests. Outputs become tensors when
-somebody looks at them.
+program's calls have in common is written once, and compiled code (`call_table`) picks it by the programs' names. Outputs become
+tensors when somebody looks at them.
 """
 
 from __future__ import annotations
@@ -87,7 +86,8 @@ class Fleet:
         self._direct, self._runner, self._pieces = own[0].direct, batch.runner, pieces
         self.models = {name: number for number, name in enumerate(programs)}
         self._table = WeightTable(np.array([one.direct.weights for one in own], np.uint64))
-        self._copies = [one.copies for one in own] if any(len(one.copies) for one in own) else None
+        copies = {name: one.copies for name, one in programs.items()}
+        self._copies = copies if any(map(len, copies.values())) else None
 
     @staticmethod
     def of(batch: Batch, programs: Mapping[str, Any]) -> Fleet | None:
@@ -101,35 +101,18 @@ class Fleet:
     def launch(self, calls: list[Any]) -> tuple[Outputs, np.ndarray] | None:
         """Launch calls, each a program's name and a tuple of tensors: what they give, and the programs' numbers; None where one
         does not fit as it is."""
-        direct, check = self._direct, self._direct.check
-        if check is not None and self._copies is None:
-            wholes, spans = self._new(len(calls))
-            given = Calls(self.models, check, calls, 0, len(calls))
-            firsts = [(first, step) for first, _, step in spans]
-            numbers = self._runner.run_calls(self._table, given, firsts, stream_of(direct.device))
-            if numbers is not None:
-                return self._outputs(wholes, len(calls), {}), numbers
-        models, args = zip(*calls, strict=True)
-        numbers = np.array([*map(self.models.__getitem__, models)], np.int64)
-        outputs = self(numbers, args)
-        return None if outputs is None else (outputs, numbers)
-
-    def __call__(self, numbers: np.ndarray, calls: Sequence[Sequence[Any]]) -> Outputs | None:
-        """As `launch`, of the arguments of calls of programs with these numbers."""
-        if self._copies is not None and any([self._copies[number].stale for number in numbers.tolist()]):
+        direct, copies = self._direct, self._copies
+        check = direct.check_of(calls[0][1])
+        if check is None or (copies is not None and any([copies[name].stale for name, _ in calls])):
             return None
-        columns = self._direct.columns(calls)
-        if columns is None:
+        wholes = direct.pieces(self._pieces, len(calls))
+        firsts = [piece.first(whole) for piece, whole in zip(self._pieces, wholes, strict=True)]
+        given = Calls(self.models, check, calls, 0, len(calls))
+        launched = self._runner.run_calls(self._table, given, firsts, stream_of(direct.device))
+        if launched is None:
             return None
-        wholes, spans = self._new(len(calls))
-        columns += [np.arange(*span, dtype=np.uint64) for span in spans]
-        failed = self._runner.run_columns(self._table, numbers, columns, stream_of(self._direct.device))
-        return self._outputs(wholes, len(calls), {n: named(n, error) for n, error in failed.items()})
-
-    def _new(self, count: int) -> tuple[list[Any], list[tuple[int, int, int]]]:
-        """Memory of the results of so many calls, and for each where the first one lies, an end, and the step."""
-        wholes = self._direct.pieces(self._pieces, count)
-        return wholes, [piece.span(whole, count) for piece, whole in zip(self._pieces, wholes, strict=True)]
+        numbers, failed = launched
+        return self._outputs(wholes, len(calls), {n: named(n, error) for n, error in failed.items()}), numbers
 
     def _outputs(self, wholes: Sequence[Any], count: int, errors: dict[int, BaseException]) -> Outputs:
         direct, pieces = self._direct, self._pieces

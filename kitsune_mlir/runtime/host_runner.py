@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kitsune_mlir.errors import KitsuneError
-from kitsune_mlir.runtime.call_table import Calls
+from kitsune_mlir.runtime.call_table import Calls, CallTable
 from kitsune_mlir.runtime.host_code import HostCode, check_cut, control_words, host_cpu
 from kitsune_mlir.runtime.host_executor import HostExecutor
 from kitsune_mlir.runtime.object_check import check_object
 from kitsune_mlir.runtime.plain import record, shown
-from kitsune_mlir.runtime.runner import WeightTable
+from kitsune_mlir.runtime.runner import Launched, WeightTable
 
 __all__ = ["HostRunner"]
 
@@ -42,15 +42,21 @@ class HostRunner:
         """Run for several requests; returns when all is done. `stream` is ignored."""
         return self._executor.run_requests(rows)
 
-    def run_columns(
-        self, table: WeightTable, numbers: np.ndarray, columns: Sequence[np.ndarray], stream: int
-    ) -> Mapping[int, KitsuneError]:
+    def run_calls(self, table: WeightTable, calls: Calls, results: Sequence[tuple[int, int]], stream: int) -> Launched | None:
         """As of `Runner`; returns when all is done. `stream` is ignored."""
-        rows = np.concatenate([table.pointers[numbers], *(column[:, None] for column in columns)], axis=1)
-        return {n: error for n, error in enumerate(self._executor.run_requests(rows.tolist())) if error is not None}
-
-    def run_calls(self, table: WeightTable, calls: Calls, results: Sequence[tuple[int, int]], stream: int) -> np.ndarray | None:
-        """None: only tables of a GPU are filled so."""
+        count, words = calls.count, self._executor.code.arguments
+        filler = table.kept.get(self)
+        if filler is None or filler.most < count:
+            programs, given = table.pointers.shape
+            inputs, maps, room = words - 1 - given - len(results), np.zeros((programs, 0), np.uint64), 1 << count.bit_length()
+            arenas = np.zeros(room, np.uint64)  # the executor has its own
+            filler = table.kept[self] = CallTable(calls.models, table.pointers, inputs, len(results), arenas, maps, {}, [])
+        rows = np.empty((count, words), np.uint64)
+        numbers = filler.fill(rows.ctypes.data, 0, calls, results)
+        if numbers is None:
+            return None
+        errors = self._executor.run_requests(rows[:, :-1].tolist())
+        return numbers, {n: error for n, error in enumerate(errors) if error is not None}
 
     @property
     def most_requests(self) -> int:

@@ -29,10 +29,9 @@ class Piece:
     step: int
     each: int
 
-    def span(self, whole: Any, count: int) -> tuple[int, int, int]:
-        """Where the results of so many calls begin in a piece of memory: the first, an end, and the step."""
-        first = whole.data_ptr()
-        return first, first + count * self.step, self.step
+    def first(self, whole: Any) -> tuple[int, int]:
+        """Where the first call's result begins in a piece of memory, and bytes from one call's to the next one's."""
+        return whole.data_ptr(), self.step
 
 
 def pieces_of(results: Sequence[tuple[Any, Any, Any]]) -> list[Piece] | None:

@@ -10,7 +10,11 @@ import numpy as np
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.runtime.call_table import Calls
 
-__all__ = ["Runner", "WeightTable"]
+__all__ = ["Launched", "Runner", "WeightTable"]
+
+
+Launched = tuple[np.ndarray, Mapping[int, KitsuneError]]
+"""Numbers of the programs of calls, and which of these failed, by place, and how."""
 
 
 class WeightTable:
@@ -41,19 +45,8 @@ class Runner(Protocol):
         """Run for several requests at once, with pointers as of `run` for each; which of them failed, and how."""
         ...
 
-    def run_columns(
-        self, table: WeightTable, numbers: np.ndarray, columns: Sequence[np.ndarray], stream: int
-    ) -> Mapping[int, KitsuneError]:
-        """As `run_requests`, of the programs with these numbers in a table; which requests failed, by place, and how.
-
-        Args:
-            columns: pointers of each input, then of each result, an array of all requests' for each.
-        """
-        ...
-
-    def run_calls(self, table: WeightTable, calls: Calls, results: Sequence[tuple[int, int]], stream: int) -> np.ndarray | None:
-        """As `run_requests`, of calls that compiled code reads; the numbers of their programs in a table, or None where nothing
-        was launched.
+    def run_calls(self, table: WeightTable, calls: Calls, results: Sequence[tuple[int, int]], stream: int) -> Launched | None:
+        """As `run_requests`, of calls that compiled code reads; None where nothing was launched.
 
         Args:
             results: for each where the first request's lies, and bytes to the next one's.

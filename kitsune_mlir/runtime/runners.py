@@ -28,10 +28,6 @@ class NothingToRun:
         """Nothing to do."""
         return [None] * len(rows)
 
-    def run_columns(self, table: Any, numbers: Any, columns: Any, stream: int) -> Mapping[int, KitsuneError]:
-        """Nothing to do."""
-        return {}
-
     def run_calls(self, table: Any, calls: Any, results: Any, stream: int) -> None:
         """None: no call of it is a launch."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kitsune_mlir.errors import ConflictError
+from kitsune_mlir.errors import ConflictError, KitsuneError
 from kitsune_mlir.runtime.direct import FEWEST
 from kitsune_mlir.runtime.fleet import Fleet
 from kitsune_mlir.runtime.launch import Marks, wait_for
@@ -86,7 +86,8 @@ class Family(Queue):
             except Exception as error:
                 _log.debug("a launch of %d calls failed, they are run one by one: %s", len(calls), error)
         models, args = zip(*calls, strict=True)
-        return Launched(*self.outputs(models, args), self._numbered(models) if many else None, None)
+        numbers = np.array([*map(self._numbers.__getitem__, models)], np.int64) if many else None
+        return Launched(*self._apart(models, args), numbers, None)
 
     def _marked(self) -> Callable[[], None] | None:
         """What waits until what was launched by now is done; None where it is."""
@@ -95,9 +96,6 @@ class Family(Queue):
         if self._marks is None:
             self._marks = Marks(1 + UNDER_WAY)
         return self._marks.set(self._stream(self._index))
-
-    def _numbered(self, models: Sequence[str]) -> np.ndarray:
-        return np.array([*map(self._numbers.__getitem__, models)], np.int64)
 
     def tallied(self, model: str, statistics: Statistics) -> Statistics:
         """Figures of a model, with those that `tally` has of it."""
@@ -114,15 +112,24 @@ class Family(Queue):
         Calls that change what another one uses are run by themselves, after the others. An error that is nobody's own is that
         of who has it when run alone.
         """
+        if len(models) >= FEWEST and not any(kwargs):
+            launched = self.together([*zip(models, args, strict=True)])
+            try:
+                if launched.wait is not None:
+                    launched.wait()
+                return launched.outputs, launched.right
+            except KitsuneError as error:
+                _log.debug("a launch of %d calls failed, they are run one by one: %s", len(models), error)
+        return self._apart(models, args, kwargs)
+
+    def _apart(
+        self, models: Sequence[str], args: Sequence[Sequence[Any]], kwargs: Sequence[Mapping[str, Any]] = ()
+    ) -> tuple[Sequence[Any], bool]:
+        """As `outputs`, of calls that are looked at one by one."""
         if len(models) == 1:
             output = self.output(models[0], args[0], kwargs[0] if kwargs else {})
             return [output], not isinstance(output, Exception)
         try:
-            if self._fleet is not None and len(models) >= FEWEST and not any(kwargs):
-                found = self._fleet(self._numbered(models), args)
-                if found is not None:
-                    self.finish()
-                    return found, not found.errors
             outputs = self.batch(args, [self.programs[model] for model in models], kwargs or None, return_exceptions=True)
             self.finish()
             alone = [n for n, output in enumerate(outputs) if isinstance(output, Exception)]

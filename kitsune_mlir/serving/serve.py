@@ -33,8 +33,8 @@ def serve(
         capacity: most requests that wait at a time.
         measure: run each code with random inputs now, to know what launches of so many requests take; otherwise it is learnt.
         source: `source(engine, idle)` is called by the thread that launches, between launches, and hands in what has come: no
-            other thread has to run for that, or waits for the interpreter's lock. `idle`: nothing waits, so it may wait for
-            something to come. It gives whether it wants to be asked again.
+            other thread has to run for that, or waits for the interpreter's lock. `idle`: nothing waits or is under way,
+            so it may wait for something to come. It gives whether it wants to be asked again.
 
     Raises:
         ArgumentError: a limit is not above 0, or there are no models.

@@ -106,26 +106,34 @@ def check(path: Path) -> dict[str, Any]:
 
 
 def check_requests(path: Path, case: Case) -> dict[str, Any]:
-    """Run a case of several requests: with every kernel that the program has, and with as many requests as it takes."""
+    """Run a case of several requests: with every kernel that the program has, and with as many requests as it takes; each by
+    Python, and by compiled code where results are small enough for that."""
     import kitsune_mlir
+    from kitsune_mlir.runtime.fleet import Fleet
 
     pairs = case.made_for(case.requests)
     states = [{**dict(model.named_parameters()), **dict(model.named_buffers())} for model, _ in pairs]
     states = [{name: value.cuda() for name, value in state.items()} for state in states]
     program = kitsune_mlir.load(path, weights=states[0])
-    programs = [program.with_weights(state) for state in states] if states[0] else None
+    programs = [program.with_weights(state) for state in states] if states[0] else [program] * len(pairs)
     together = program.batch(case.requests)
+    fleet = Fleet.of(together, {str(n): one for n, one in enumerate(programs)})
     wanted = [model.double()(*(x.double() if x.is_floating_point() else x for x in inputs)) for model, inputs in pairs]
     given = [tuple(x.cuda() for x in inputs) for _, inputs in pairs]
-    worst, limit = 0.0, 0.0
+    worst, limit, problem = 0.0, 0.0, ""
     counts = sorted({*(kernel["least_requests"] for kernel in program.summary["kernels"]), case.requests})
     for count in counts:
-        outputs = together(given[:count], programs[:count] if programs else None)
-        for output, want in zip(outputs, wanted, strict=False):
+        outputs = [together(given[:count], programs[:count])]
+        launched = fleet.launch([(str(n), args) for n, args in enumerate(given[:count])]) if fleet is not None else None
+        if launched is not None:
+            outputs.append([*launched[0]])
+        elif fleet is not None:
+            problem = f"compiled code does not take {count} calls"
+        for output, want in (pair for way in outputs for pair in zip(way, wanted, strict=False)):
             found = [t.cpu() for t in _tensors(output)]
             worst = max(worst, *relative_errors(found, want))
             limit = case.tolerance or max(TOLERANCE.get(t.dtype, 0.0) for t in found)
-    problem = "" if worst <= limit else f"error {worst}, of which {limit} is allowed"
+    problem = problem if worst <= limit else f"error {worst}, of which {limit} is allowed"
     return {"case": path.stem, "ok": not problem, "errors": [worst], "counts": counts, "problem": problem}
 
 

@@ -1,10 +1,10 @@
 """Random requests of many clients to an engine: every one is answered rightly or has its own error, and none is lost.
 
-    python -m test.oracles.request_streams [--requests 1000000] [--clients 4] [--seed 0] [--json FILE]
+    python -m test.oracles.request_streams [--requests 1000000] [--clients 4] [--seed 0] [--device cpu] [--json FILE]
 
-Clients hurry, cancel, hand in what does not fit or reads out of range, read their answers late, or go away without reading;
-one model changes a buffer of its own, which must have seen every answered request once. Resident memory is looked at after
-a fifth of the requests and at the end.
+Clients hurry, cancel, hand in one by one or many at once, what does not fit or reads out of range, read their answers late, or
+go away without reading; one model changes a buffer of its own, which must have seen every answered request once. Resident
+memory is looked at after a fifth of the requests and at the end. (What reads out of range is an error on the host only.)
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ PENDING = 64
 """Requests that a client hands in before it reads the oldest answer."""
 
 TOWERS, ROWS, WIDTH, DRAWN = 6, 2, 16, 8
+
+SIZES = (2, 5, 12, 30)
+"""Calls that are handed in at once."""
+
+LIMIT = 16
+"""Requests of a launch."""
 
 
 class Tower(nn.Module):
@@ -70,12 +76,13 @@ class Counter(nn.Module):
         return self.total * 1
 
 
-def models() -> tuple[dict[str, Tower], dict[str, Program]]:
+def models(device: str = "cpu") -> tuple[dict[str, Tower], dict[str, Program]]:
     """The towers, and programs of them that share their code, of a lookup ("lookup") and of a counter ("counter")."""
-    towers = {f"tower{n}": Tower() for n in range(TOWERS)}
+    towers = {f"tower{n}": Tower().to(device) for n in range(TOWERS)}
+    options = {} if device == "cpu" else {"requests": LIMIT, "matmul_precision": "highest"}
 
     def compiled(model: nn.Module, *args: Tensor) -> Program:
-        return kitsune_mlir.compile(model, args, target="host")
+        return kitsune_mlir.compile(model.to(device), tuple(arg.to(device) for arg in args), options=options)
 
     first = compiled(towers["tower0"], torch.randn(ROWS, WIDTH))
     programs = {name: first.with_weights(dict(tower.named_parameters())) for name, tower in towers.items()}
@@ -95,26 +102,59 @@ class Client:
 
     def run(self, requests: int) -> None:
         """Hand in so many requests and read, or leave, the answers."""
-        for _ in range(requests):
-            self._submit()
+        left = requests
+        while left:
+            many = self.draw.random() < 0.2
+            left -= self._submit_many(min(left, self.draw.choice(SIZES))) if many else self._submit()
             while len(self._pending) > PENDING:
                 self._read(*self._pending.popleft())
         while self._pending:
             self._read(*self._pending.popleft())
 
-    def _submit(self) -> None:
-        draw = self.draw
-        kind = draw.choice(["tower"] * 8 + ["lookup", "outside", "shape", "counter"])
-        model, args, wanted = draw.choice(self.calls[kind])
+    def _drawn(self) -> tuple[str, tuple[str, tuple, Any]]:
+        """A kind of call, and one."""
+        kind = self.draw.choice([*(["tower"] * 8), *(kind for kind in self.calls if kind != "tower")])
+        return kind, self.draw.choice(self.calls[kind])
+
+    def _submit(self) -> int:
+        """Hand in one."""
+        draw, (kind, (model, args, wanted)) = self.draw, self._drawn()
         try:
             future = self.engine.submit(model, args, deadline=draw.choice((None, None, 1e-4, 0.05, 5.0)))
         except BusyError:
             self.counts["refused"] += 1
             time.sleep(0.001)
-            return
+            return 1
         if draw.random() < 0.1:
             future.cancel()
-        if kind != "counter" and draw.random() < 0.02:
+        self._keep(kind, wanted, future)
+        return 1
+
+    def _submit_many(self, count: int) -> int:
+        """Hand in so many at once, mostly of one code."""
+        draw = self.draw
+        towers = draw.random() < 0.8
+        drawn = [("tower", draw.choice(self.calls["tower"])) if towers else self._drawn() for _ in range(count)]
+        futures = [Future() for _ in drawn]
+
+        def done(places: Sequence[int], outputs: Sequence[Any]) -> None:
+            for place, output in zip(places, outputs, strict=True):
+                if isinstance(output, BaseException):
+                    futures[place].set_exception(output)
+                else:
+                    futures[place].set_result(output)
+
+        deadline = draw.choice((None, 1e-4, 0.05, 5.0, [draw.choice((1e-3, 0.05, 5.0)) for _ in drawn]))
+        group = self.engine.submit_many([(model, args) for _, (model, args, _) in drawn], done, deadline=deadline)
+        if draw.random() < 0.05:
+            group.cancel()
+        for (kind, (_, _, wanted)), future in zip(drawn, futures, strict=True):
+            self._keep(kind, wanted, future)
+        return count
+
+    def _keep(self, kind: str, wanted: Any, future: Future) -> None:
+        """Read the answer later, or go away."""
+        if kind != "counter" and self.draw.random() < 0.02:
             self.counts["left"] += 1  # the client goes away
         else:
             self._pending.append((kind, wanted, future))
@@ -131,6 +171,8 @@ class Client:
             word = "cancelled"
         except DeadlineError:
             word = "expired"
+        except BusyError:
+            word = "refused"
         except Exception as error:
             word = "faulty"
             if isinstance(wanted, Tensor) or not isinstance(error, wanted):
@@ -153,15 +195,17 @@ def soak(
         counted them, "stats" of the engine summed over models, "seconds", "threads" and resident "megabytes", each after a
         fifth of the requests and at the end.
     """
-    drawn = [(name, torch.randn(ROWS, WIDTH)) for name in towers for _ in range(DRAWN)]
-    table = torch.randn(5, 4)
+    device = programs["lookup"].device
+    drawn = [(name, torch.randn(ROWS, WIDTH, device=device)) for name in towers for _ in range(DRAWN)]
+    table = torch.randn(5, 4, device=device)
     calls = {
         "tower": [(name, (x,), towers[name](x).detach()) for name, x in drawn],
-        "lookup": [("lookup", (table, i), table[i] + 1) for i in (torch.tensor([4, 3]), torch.tensor([0, 0]))],
-        "outside": [("lookup", (table, torch.tensor([4, 5])), KitsuneError)],
-        "shape": [("tower0", (torch.randn(ROWS + 1, WIDTH),), ArgumentError)],
-        "counter": [("counter", (torch.ones(4),), torch.ones(4))],
+        "lookup": [("lookup", (table, i), table[i] + 1) for i in torch.tensor([[4, 3], [0, 0]], device=device).clone()],
+        "shape": [("tower0", (torch.randn(ROWS + 1, WIDTH, device=device),), ArgumentError)],
+        "counter": [("counter", (torch.ones(4, device=device),), torch.ones(4))],
     }
+    if device == "cpu":
+        calls["outside"] = [("lookup", (table, torch.tensor([4, 5])), KitsuneError)]
     programs["counter"].weights["total"].zero_()
     engine = kitsune_mlir.serve(programs, **serve)
     # One thread each for a fifth, and then for the rest.
@@ -213,14 +257,17 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--device", default="cpu")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    found = soak(*models(), asked.requests, asked.clients, asked.seed, limit=16, capacity=200)
+    found = soak(*models(asked.device), asked.requests, asked.clients, asked.seed, limit=LIMIT, capacity=200)
     for problem in found["problems"][:20]:
         print(problem)
     print({name: value for name, value in found.items() if name != "problems"})
     record = Record.open(asked.json)
-    record.begin({"command": "python -m test.oracles.request_streams", "commit": commit_of(), "device": device_name("cpu")})
+    record.begin(
+        {"command": "python -m test.oracles.request_streams", "commit": commit_of(), "device": device_name(asked.device)}
+    )
     record.add({"case": "requests", "ok": not found["problems"], "clients": asked.clients, "seed": asked.seed, **found})
     return 1 if found["problems"] else 0
 

@@ -193,49 +193,6 @@ def test_a_launch_is_of_the_kernel_for_as_many_requests(device):
     assert executor.executors[0]._states[5].requests.rows == [rows[3]]
 
 
-@pytest.mark.parametrize("count", [1, 3, 4])
-def test_columns_make_the_table_that_rows_make(device, count):
-    """Of programs whose weights are one of the two inputs, chosen by number."""
-    executor = cuda_requests.CudaRequests(SEVERAL, b"")
-    weights = WeightTable(np.array([[0x1000], [0x2000], [0x3000]], np.uint64))
-    numbers = np.array([2, 0, 1, 0])[:count]
-    inputs, results = (np.arange(first, first + count * 0x100, 0x100, dtype=np.uint64) for first in (0x10000, 0x20000))
-    rows = [[*weights.pointers[n], *own] for n, *own in zip(numbers, inputs.tolist(), results.tolist(), strict=True)]
-    executor.run_requests(rows, 5)
-    wanted = device.table.copy()
-    executor.run([1, 2, 3], 5)
-    for _ in range(2):
-        executor.run_columns(weights, numbers, [inputs, results], 5)
-        assert (device.table == wanted).all()
-    assert len(device.copied) == 4 and len(device.parameters) == 4
-    executor.run_requests(rows, 5)
-    assert len(device.copied) == 5  # nobody knows that it is the same
-    with pytest.raises(ArgumentError, match="takes at most 4 requests in a launch, got 5"):
-        executor.run_columns(weights, np.zeros(5, np.int64), [np.zeros(5, np.uint64)] * 2)
-
-
-def test_maps_of_weights_are_encoded_once_for_all_launches(device):
-    manifest = dataclasses.replace(SEVERAL, parameters=(*SEVERAL.parameters[:5], Parameter("tensor_map", 0, "input", 64, MAP)))
-    executor = cuda_requests.CudaRequests(manifest, b"")
-    weights = WeightTable(np.array([[0x1000], [0x2000]], np.uint64))
-    for n in range(3):
-        columns = [np.array([0x100 * n, 0x200], np.uint64), np.array([0x300, 0x400], np.uint64)]
-        executor.run_columns(weights, np.array([1, 0]), columns)
-        maps = (words(device)[2] - ADDRESS) // 8
-        assert words(device)[maps : maps + 32] == [0x2040] * 16 + [0x1040] * 16
-    assert len(device.encoded) == 2
-
-
-def test_columns_are_launched_by_the_kernel_for_as_many(device):
-    many = dataclasses.replace(SEVERAL, least_requests=3)
-    executor = cuda_requests.CudaRequestKernels([(SEVERAL, b""), (many, b"")])
-    weights = WeightTable(np.array([[0x1000]], np.uint64))
-    for count, used in ((2, 0), (3, 1)):
-        device.table = None  # a table a kernel
-        executor.run_columns(weights, np.zeros(count, np.int64), [np.full(count, 0x100, np.uint64)] * 2, 5)
-        assert words(device)[0] == count and executor.executors[used]._states[5].requests is not None
-
-
 class Given:
     """A tensor, as far as a table is concerned."""
 
@@ -275,6 +232,31 @@ def test_compiled_code_fills_the_table_that_rows_make(device, monkeypatch):
     fresh = [("a", (Given(0x50000 + 0x100 * n),)) for n in range(4)]
     encoded = len(device.encoded)
     assert run(fresh).tolist() == [0] * 4 and len(device.encoded) == encoded + 8  # two maps of each input
+
+
+def test_maps_of_weights_are_encoded_once_for_all_launches(device, monkeypatch):
+    manifest = dataclasses.replace(SEVERAL, parameters=(*SEVERAL.parameters[:5], Parameter("tensor_map", 0, "input", 64, MAP)))
+    executor = cuda_requests.CudaRequests(manifest, b"")
+    executor.run([0x7000, 2, 3], 5)
+    run, encoded = fills(executor, device, monkeypatch), len(device.encoded)
+    for n in range(3):
+        assert run([("b", (Given(0x100 * n),)), ("a", (Given(0x200),))]).tolist() == [1, 0]
+        maps = (words(device)[2] - ADDRESS) // 8
+        assert words(device)[maps : maps + 32] == [0x2040] * 16 + [0x1040] * 16
+    assert len(device.encoded) == encoded + 3  # of each program's weights
+
+
+def test_calls_are_launched_by_the_kernel_for_as_many(device, monkeypatch):
+    many = dataclasses.replace(SEVERAL, least_requests=3)
+    executor = cuda_requests.CudaRequestKernels([(SEVERAL, b""), (many, b"")])
+    for one in executor.executors:
+        device.table = None  # a table a kernel
+        one.run([1, 2, 3], 5)
+    run = fills(executor, device, monkeypatch)
+    for count, written in ((2, [True, False]), (3, [True, True])):
+        launched = len(device.parameters)
+        assert run([("a", (Given(0x100),))] * count).tolist() == [0] * count and len(device.parameters) == launched + 1
+        assert [not one._states[5].requests.rows for one in executor.executors] == written
 
 
 def test_what_is_no_call_that_fits_is_launched_by_nobody(device, monkeypatch):

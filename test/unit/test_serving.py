@@ -182,7 +182,7 @@ def test_an_engine_survives_what_breaks_a_launch(programs, monkeypatch):
             return one(self, *args, **kwargs)
 
         monkeypatch.setattr(Batch, "__call__", broken)
-        monkeypatch.setattr(Fleet, "__call__", lambda *_: None)
+        monkeypatch.setattr(Fleet, "launch", lambda *_: None)
         monkeypatch.setattr(Program, "__call__", alone)
         futures = {name: engine.submit(name, (torch.randn(2, 16),)) for name in programs}
         gate.set()

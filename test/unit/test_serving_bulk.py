@@ -48,14 +48,20 @@ def calls(count: int) -> list[tuple[Tensor, Tensor]]:
     return [(torch.randn(2, 7), torch.randn(2, 3)) for _ in range(count)]
 
 
+def launched(fleet: Fleet | None, given: list[Any]) -> tuple[Outputs, np.ndarray]:
+    """What a fleet gives, which takes these calls."""
+    found = fleet.launch(given) if fleet is not None else None
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("count", [1, 2, 7, 64])
 def test_a_fleet_gives_what_calls_give(models: list[nn.Module], programs: dict[str, Program], count: int) -> None:
     fleet = Fleet.of(programs["0"].batch(64), programs)
-    assert fleet is not None
     for _ in range(2):
-        given, numbers = calls(count), np.array([random.randrange(5) for _ in range(count)])
-        outputs = fleet(numbers, given)
-        assert outputs is not None and len(outputs) == count and not outputs.errors
+        given, wanted = calls(count), [random.randrange(5) for _ in range(count)]
+        outputs, numbers = launched(fleet, [(str(n), args) for n, args in zip(wanted, given, strict=True)])
+        assert len(outputs) == count and not outputs.errors and numbers.tolist() == wanted
         for number, args, (z, positive) in zip(numbers, given, outputs, strict=True):
             wanted, counted = models[number](*args)
             assert torch.allclose(z, wanted, atol=1e-5) and torch.equal(positive, counted)
@@ -64,14 +70,14 @@ def test_a_fleet_gives_what_calls_give(models: list[nn.Module], programs: dict[s
 
 
 def test_what_does_not_fit_is_looked_at_one_by_one(programs: dict[str, Program]) -> None:
-    fleet, given, numbers = Fleet.of(programs["0"].batch(8), programs), calls(3), np.zeros(3, np.int64)
+    fleet, ((first, (x, y), last)) = Fleet.of(programs["0"].batch(8), programs), calls(3)
     assert fleet is not None
-    x, y = given[1]
     wrong: list[Any] = [(x,), (x.double(), y), [x, y], (x[:1], y), (x.T.contiguous().T, y), (x, torch.randn(7)[1:].view(2, 3))]
     for args in wrong:
-        assert fleet(numbers, [given[0], args, given[2]]) is None
+        for given in ([first, args, last], [args, first, last]):
+            assert fleet.launch([("0", one) for one in given]) is None
     both = torch.randn(2, 7)
-    assert fleet(numbers, [given[0], (both, y), (both, y)]) is not None  # what is only read may be shared
+    launched(fleet, [("0", first), ("1", (both, y)), ("0", (both, y))])  # what is only read may be shared
 
 
 def test_programs_that_change_something_or_give_much_are_no_fleet() -> None:
@@ -93,9 +99,8 @@ def test_programs_that_change_something_or_give_much_are_no_fleet() -> None:
 def test_an_assertion_of_one_call_is_its_own() -> None:
     program = kitsune_mlir.compile(nn.Embedding(5, 3), (torch.tensor([0, 1]),), target="host")
     fleet = Fleet.of(program.batch(8), {"a": program})
-    assert fleet is not None
-    outputs = fleet(np.zeros(3, np.int64), [(torch.tensor([0, 4]),), (torch.tensor([1, 7]),), (torch.tensor([3, 3]),)])
-    assert outputs is not None and [*outputs.errors] == [1] and outputs[1] is outputs.errors[1]
+    outputs, _ = launched(fleet, [("a", (torch.tensor(one),)) for one in ([0, 4], [1, 7], [3, 3])])
+    assert [*outputs.errors] == [1] and outputs[1] is outputs.errors[1]
     assert torch.equal(outputs[2], outputs[2]) and outputs[0].shape == (2, 3)
     assert {*outputs.part(1, 3).errors} == {0} and outputs.part(1, 3)[1] is outputs[2]
     assert Outputs.of([1, ValueError("x")]).errors.keys() == {1}
@@ -109,9 +114,9 @@ def test_a_weight_that_changes_is_seen(programs: dict[str, Program]) -> None:
     fleet, x = Fleet.of(program.batch(4), {"a": program}), torch.randn(1, 7)
     assert fleet is not None
     for _ in range(2):
-        outputs = fleet(np.zeros(2, np.int64), [(x,), (x,)])
-        if outputs is not None:
-            assert torch.allclose(outputs[1], model(x), atol=1e-5)
+        found = fleet.launch([("a", (x,)), ("a", (x,))])
+        if found is not None:
+            assert torch.allclose(found[0][1], model(x), atol=1e-5)
         else:
             assert program.copies.stale
         model.weight.mul_(2)
@@ -160,7 +165,6 @@ def test_calls_of_several_groups_share_launches(lines: dict[str, Program], monke
         gate = engine.hold(x)
         sizes = list[int]()
         monkeypatch.setattr(Fleet, "launch", lambda self, given: sizes.append(len(given)))
-        monkeypatch.setattr(Fleet, "__call__", lambda *_: None)
         for one in told:
             engine.submit_many([("ab"[n % 2], (x,)) for n in range(20)], one, deadline=30.0)
         gate.set()
