@@ -1,12 +1,13 @@
 """Compile time of whole models, from `nn.Module` to cubins: without anything kept, and from the cache.
 
-    python -m bench.compile_time [CASE...] [--target sm_90a] [--torch-compile] [--json FILE]
+    python -m bench.compile_time [CASE...] [--target sm_90a] [--torch-compile [--device cuda]] [--json FILE]
 
 Each case runs in processes of its own with a folder for its cache that is empty first, in bf16 with random weights; importing
 torch, with the parts that it imports late, and kitsune_mlir does not count. *Wall* is what a user waits for, and depends on
 what else the machine does; *processor* is the time of the process and of ptxas, on all cores together. No GPU is needed. With
 `--torch-compile` the first call of `torch.compile(model, backend="kitsune")` is timed, tracing included; and, in another
-process, Dynamo's tracing alone, which any backend waits for: *beyond tracing* is what a call from the cache takes more. The
+process, Dynamo's tracing alone, which any backend waits for: *beyond tracing* is what a call from the cache takes more. With
+`--device cuda` that is until the GPU has the result, of which opening the device before is no part. The
 cases are `bench/whole_models.py`'s, EfficientNet-B0 of timm where that is installed, and, by name, those of the benchmark. FILE
 is written after every case.
 """
@@ -32,12 +33,15 @@ OF_LIBRARY = "lib_efficientnet_b0_b1"
 PHASES = ("import", "plan", "lower", "codegen")
 
 
-def timed(case: str, target: str, folder: str, through_torch: bool = False, traced_only: bool = False) -> dict[str, Any]:
+def timed(
+    case: str, target: str, folder: str, through_torch: bool = False, traced_only: bool = False, device: str = "cpu"
+) -> dict[str, Any]:
     """Compile a case once in this process: wall and processor seconds, and wall seconds by phase.
 
     Args:
         through_torch: by the first call of torch.compile.
         traced_only: until Dynamo has traced it, and a backend would begin.
+        device: where the model lies; through torch.compile the call is made there.
     """
     import torch
     import torch._dynamo
@@ -51,7 +55,8 @@ def timed(case: str, target: str, folder: str, through_torch: bool = False, trac
     torch.manual_seed(0)
     model, args = MODELS[case]() if case in MODELS else all_cases()[case].make("cpu", False)
     dtype = torch.bfloat16 if target != "host" else torch.float32
-    model, args = model.to(dtype).eval(), tuple(a.to(dtype) if a.is_floating_point() else a for a in args)
+    model = model.to(device, dtype).eval()
+    args = tuple(a.to(device, dtype if a.is_floating_point() else a.dtype) for a in args)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if through_torch:
@@ -76,7 +81,9 @@ def _through_torch_compile(model: Any, args: Sequence[Any], target: str, folder:
     from kitsune_mlir.dynamo.graph_options import options_of_backend
     from kitsune_mlir.errors import TargetError
 
-    settings.choose_target = lambda *given: target
+    there = args[0].device
+    if there.type == "cpu":
+        settings.choose_target = lambda *given: target
     torch.compile(lambda x: x.relu(), backend="aot_eager")(torch.zeros(1))  # it imports what it needs
     reports, asked = [], options_of_backend(None, {"cache": True, "cache_dir": folder, "guard": False})
 
@@ -85,9 +92,13 @@ def _through_torch_compile(model: Any, args: Sequence[Any], target: str, folder:
 
     compiling = traced if traced_only else lambda gm, inputs: compiled_graph(gm, inputs, *asked, keep=reports.append)
     fast = torch.compile(model, backend=compiling)
+    if there.type == "cuda":
+        torch.cuda.synchronize(there)
     before, start = _processor(), time.perf_counter()
     try:
         fast(*args)
+        if there.type == "cuda":
+            torch.cuda.synchronize(there)
     except TargetError:
         if target == "host":
             raise
@@ -110,14 +121,14 @@ def _processor() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def measured(case: str, target: str = "sm_90a", through_torch: bool = False) -> dict[str, dict[str, Any]]:
+def measured(case: str, target: str = "sm_90a", through_torch: bool = False, device: str = "cpu") -> dict[str, dict[str, Any]]:
     """A case "cold" and "cached", through torch.compile also "traced", each in a new process.
 
     Raises:
         subprocess.CalledProcessError: it does not compile.
     """
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "bench.compile_time", "--one", folder, "--target", target, case]
+        command = [sys.executable, "-m", "bench.compile_time", "--one", folder, "--target", target, "--device", device, case]
         command += ["--torch-compile"] * through_torch
         commands = {"cold": command, "cached": command, **({"traced": [*command, "--traced"]} if through_torch else {})}
         lines = {
@@ -147,13 +158,14 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.add_argument("--target", default="sm_90a")
     parser.add_argument("--torch-compile", action="store_true")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where torch.compile's call is made")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", metavar="FOLDER", help=argparse.SUPPRESS)
     parser.add_argument("--traced", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         how = arguments.torch_compile, arguments.traced
-        print(json.dumps(timed(arguments.cases[0], arguments.target, arguments.one, *how)))
+        print(json.dumps(timed(arguments.cases[0], arguments.target, arguments.one, *how, arguments.device)))
         return
     from bench import host
     from bench.cases import all_cases
@@ -162,11 +174,18 @@ def main() -> None:
     rows: dict[str, dict[str, dict[str, Any]]] = {}
     cores = len(os.sched_getaffinity(0))
     about = {"environment": host.environment(), "command": "python -m bench.compile_time", "target": arguments.target}
+    about["through"] = f"torch.compile, on {arguments.device}" if arguments.torch_compile else "kitsune_mlir.compile"
+    if arguments.device == "cuda":
+        if not arguments.torch_compile:
+            parser.error("--device cuda is for --torch-compile: kitsune_mlir.compile calls nothing")
+        from bench import timing
+
+        about["gpu"] = timing.environment()
     for case in arguments.cases or [*(name for name in MODELS if not name.startswith("small")), OF_LIBRARY]:
         if case in all_cases() and (library := all_cases()[case].missing):
             print(f"{case}: missing: {library} is not installed (extra `breadth`)", file=sys.stderr)
             continue
-        rows[case] = measured(case, arguments.target, arguments.torch_compile)
+        rows[case] = measured(case, arguments.target, arguments.torch_compile, arguments.device)
         if arguments.json is not None:
             arguments.json.write_text(json.dumps({**about, "cores": cores, "cases": rows}, indent=1) + "\n")
         print(table({case: rows[case]}).splitlines()[-1], file=sys.stderr, flush=True)
