@@ -15,7 +15,7 @@ from dataclasses import replace
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.host import ops
-from kitsune_mlir.codegen.host.chains import Chain, chained, most_terms
+from kitsune_mlir.codegen.host.chains import Chain, chained, chains_of, rounded
 from kitsune_mlir.codegen.host.combiner import Combiner, combine, combiner_of, identity
 from kitsune_mlir.codegen.host.elementwise import access_lanes, lane_of
 from kitsune_mlir.codegen.host.lanes import BodyEmitter, computing_bytes
@@ -48,8 +48,7 @@ class Contraction:
         found = [combiner_of(nest, o) for o in range(len(nest.outputs))]
         self.combiners: list[Combiner] = [c for c in found if c is not None] if None not in found else []
         self.in_parts = self.panel is not None and self.panel.part < nest.extents[self.panel.reductions[0]]
-        results = self.rows * self.columns * len(nest.outputs)
-        self.most = most_terms(self.combiners, results, registers) if self.panel is None else None
+        self.registers = registers
 
     @property
     def outer(self) -> list[int]:
@@ -132,10 +131,16 @@ class Contraction:
         ]
         combiners = [self.combiners[o] for o, _, _ in slots] if self.combiners else []
         first = [identity(c.name, nest.outputs[o].element, lanes) for c, (o, _, lanes) in zip(combiners, slots, strict=False)]
-        chain = None if self.most is None else Chain(self.most, first, combiners)
+        terms = math.prod(nest.extents[d] for d in nest.reductions)
+        chain = chains_of(combiners, first, terms, self.registers) if self.panel is None else None
         stored = [nest.outputs[o].at(here, lanes) for o, here, lanes in slots]
         apart = self.in_parts and bool(combiners)
-        sums = self._reduce(nest, places, chunks, sorted(nest.reductions), first if apart else stored, chain)
+        sums = first if apart else stored
+        if chain is not None:
+            sums = [rounded(value, total.type) for value, total in zip(sums, chain.totals, strict=True)]
+        sums = self._reduce(nest, places, chunks, sorted(nest.reductions), sums, chain)
+        if chain is not None:
+            sums = [rounded(value, one.type) for value, one in zip(sums, first, strict=True)]
         sums = [ops.broadcast(value, lanes) for value, (_, _, lanes) in zip(sums, slots, strict=True)]
         if apart:
             sums = [combine(*each) for each in zip(combiners, stored, sums, strict=True)]
@@ -156,7 +161,7 @@ class Contraction:
         dimension, *rest = dimensions
         packed_first = self.panel is not None and dimension == self.panel.reductions[0]
 
-        def body(counter, carried):
+        def body(counter, carried, chain):
             local = {LOCAL: counter} if packed_first else {}
             here = [{**p, dimension: ops.add(p.get(dimension, 0), counter), **local} for p in places]
             return self._reduce(nest, here, chunks, rest, carried, chain)

@@ -13,7 +13,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import vector
 
 from kitsune_mlir.codegen.host import ops
-from kitsune_mlir.codegen.host.chains import Chain, chained, most_terms
+from kitsune_mlir.codegen.host.chains import Chain, chained, chains_of, rounded
 from kitsune_mlir.codegen.host.combiner import Combiner, combine, combiner_of, identity
 from kitsune_mlir.codegen.host.elementwise import access_lanes
 from kitsune_mlir.codegen.host.lanes import BodyEmitter, computing_bytes
@@ -40,8 +40,7 @@ class RowReduction:
     ):
         self.nest, self.lane, self.emitter, self.lanes, self.tile, self.unroll = nest, lane, emitter, lanes, tile, unroll
         self.combiners = [c for c in (combiner_of(nest, i) for i in range(len(nest.outputs))) if c is not None]
-        results = math.prod(count for _, count in tile) * unroll * len(nest.outputs)
-        self.most = most_terms(self.combiners, results, registers)
+        self.registers = registers
 
     @property
     def outer(self) -> list[int]:
@@ -82,13 +81,15 @@ class RowReduction:
         combiners = [c for c in self.combiners for _ in range(len(places) * unroll)]
         neutral = {c: identity(c.name, c.results[0].type, self.lanes) for c in self.combiners}
         first = [neutral[c] for c in combiners]
-        chain = None if self.most is None else Chain(self.most, first, combiners)
-        sums = self._reduce(nest, places, others, first, unroll, chain)
+        terms = -(-extent // (self.lanes * unroll)) * math.prod(nest.extents[d] for d in others)
+        chain = chains_of(combiners, first, terms, self.registers)
+        sums = self._reduce(nest, places, others, chain.totals if chain else first, unroll, chain)
         for o, (output, combiner) in enumerate(zip(nest.outputs, self.combiners, strict=True)):
             for p, place in enumerate(places):
                 begin = (o * len(places) + p) * unroll
                 total = horizontal(combiner, sums[begin : begin + unroll])
-                output.put(combine(combiner, output.at(place), total), place, 1)
+                before = output.at(place)
+                output.put(rounded(combine(combiner, rounded(before, total.type), total), before.type), place, 1)
 
     def _reduce(
         self,
@@ -105,13 +106,13 @@ class RowReduction:
             dimension, *rest = others
             terms = -(-extent // block) * math.prod(nest.extents[d] for d in rest)
 
-            def body(counter, carried):
+            def body(counter, carried, chain):
                 return self._reduce(nest, [{**p, dimension: counter} for p in places], rest, carried, unroll, chain)
 
             return chained(nest.extents[dimension], 1, terms, chain, sums, body)
         whole = extent // block * block
 
-        def step(counter, carried):
+        def step(counter, carried, _):
             return self._accumulate(nest, places, counter, [self.lanes] * unroll, carried, unroll)
 
         sums = chained(whole, block, 1, chain, sums, step)
@@ -119,7 +120,11 @@ class RowReduction:
         while rest > 0:
             counts.append(min(rest, self.lanes))
             rest -= self.lanes
-        return self._accumulate(nest, places, whole, counts, sums, unroll) if counts else sums
+        if not counts:
+            return sums
+        if chain is None:
+            return self._accumulate(nest, places, whole, counts, sums, unroll)
+        return chain.added(sums, self._accumulate(nest, places, whole, counts, chain.first, unroll))
 
     def _accumulate(
         self, nest: Nest, places: list[Point], start: ops.Index, counts: list[int], sums: list[ir.Value], unroll: int
