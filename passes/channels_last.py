@@ -24,6 +24,7 @@ from .layouts.nhwc import FIRST, LAST, like, product_of_pixels, rebuilt, renamed
 from .layouts.pads import padded, padding_value
 from .layouts.permute import permuted, transposed
 from .layouts.pixel_layers import pixel_layers
+from .layouts.split_views import Form, read_forms, split_view
 from .layouts.weight_places import line_order, take_side_by_side
 from .remarks import remark
 
@@ -42,6 +43,7 @@ class _Rewriter:
         self.borrowed: set[ir.Value] = set()  # values whose twin is a transposed copy
         self.widened: dict[ir.Value, ir.Value] = {}
         self.orders: dict[ir.Value, Sequence[int]] = {}  # of twins that are not `LAST`
+        self.parts: dict[ir.Value, Form] = {}  # images with split dimensions
         self.layers: set[ir.Value] = set()  # what layers over pixels make
         self.joined: list[tuple[ir.Value, int, int]] = []  # weights with groups side by side, rows of a group, how many
 
@@ -84,7 +86,9 @@ class _Rewriter:
             self._view_back(op)
         elif (flat := flat_work(op)) is not None and any(image is not None and self._native(image) for image in flat.images):
             self._flat(op, flat)
-        elif op.name == "linalg.generic" and any(map(self._native, op.operands)):
+        elif op.name == "tensor.expand_shape" and (op.operands[0] in self.parts or self._native(op.operands[0])):
+            self._split(op)
+        elif op.name == "linalg.generic" and any(self._native(value) or value in self.parts for value in op.operands):
             if is_element_wise(op):
                 self._element_wise(op)
             else:
@@ -312,16 +316,16 @@ class _Rewriter:
         op.erase()
 
     def _read_native(self, op: ir.Operation) -> None:
-        """Read the channels-last forms by permuted maps, where the op itself stays as it is."""
-        maps, operands = affine_maps(op), list(op.operands)
-        for number, value in enumerate(operands[: len(operands) - len(op.results)]):
-            if is_image(value) and self._native(value):
-                operands[number] = self._twin(value)
-                maps[number] = ir.AffineMap.get(maps[number].n_dims, 0, permuted(list(maps[number].results), LAST))
-        new = rebuilt(op, operands, maps, [result.type for result in op.results])
-        for old, made in zip(op.results, new.results, strict=True):
-            old.replace_all_uses_with(made)
-        op.erase()
+        """Read the channels-last forms, where the op itself stays as it is."""
+        images = {value: (self._twin(value), LAST) for value in op.operands if is_image(value) and self._native(value)}
+        read_forms(op, self.parts | images)
+
+    def _split(self, op: ir.Operation) -> None:
+        """An image with split dimensions, read as such."""
+        source = op.operands[0]
+        form = self.parts.get(source) or (self._twin(source), LAST)
+        with ir.InsertionPoint(op):
+            self.parts[op.results[0]] = split_view(op, form)
 
     # --- the function's boundary ---------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from kitsune_mlir.frontend.fallbacks import FALLBACKS, with_scalars
 from kitsune_mlir.frontend.foreach import FOREACH, copy_strided
 from kitsune_mlir.frontend.fused_optimizers import FUSED_OPTIMIZERS
 from kitsune_mlir.frontend.gradients import GRADIENTS
+from kitsune_mlir.frontend.moments import centred_squares, moments_by_parts
 from kitsune_mlir.frontend.orders import topk as sorted_topk
 from kitsune_mlir.frontend.products import bmm, grouped, linear, matmul, mm
 from kitsune_mlir.frontend.recurrent import RECURRENT
@@ -80,12 +81,9 @@ def _log_softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
 
 
 def _moments(x: Tensor, dims: list[int], correction: float) -> tuple[Tensor, Tensor]:
-    """Mean and variance of a wide tensor over `dims`, both keeping the dimensions."""
-    mean = x.mean(dims, keepdim=True)
-    centred = x - mean
-    count = functools.reduce(lambda n, d: n * x.shape[d], dims, 1)
-    total = (centred * centred).sum(dims, keepdim=True)
-    return mean, total / max(count - correction, 0)
+    """Mean and variance over `dims`, wide, both keeping the dimensions."""
+    mean, total = moments_by_parts(x, sorted(dims)) or centred_squares(widened(x), dims)
+    return mean, total / max(math.prod(x.shape[d] for d in dims) - correction, 0)
 
 
 def _var_family(root: bool, with_mean: bool) -> Callable[..., Any]:
@@ -95,7 +93,7 @@ def _var_family(root: bool, with_mean: bool) -> Callable[..., Any]:
         if x.dtype.is_complex or x.ndim == 0:
             return NotImplemented
         dims = _dims(x, dim)
-        mean, var = _moments(widened(x), dims, 1 if correction is None else correction)
+        mean, var = _moments(x, dims, 1 if correction is None else correction)
         spread = torch.sqrt(var) if root else var
         if not keepdim:
             mean, spread = mean.squeeze(dims), spread.squeeze(dims)
@@ -132,8 +130,11 @@ def _group_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, hw: int, group: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     grouped = widened(x).reshape(n, group, c // group * hw)
-    mean, var = _moments(grouped, [2], 0)
-    scale = torch.rsqrt(var + eps)
+    # Images are cut along their rows: channels may lie innermost.
+    apart = x.reshape(n, group, c // group, *x.shape[2:])
+    mean, total = moments_by_parts(apart, [*range(3, apart.ndim), 2]) or centred_squares(grouped, [2])
+    mean, total = mean.reshape(n, group, 1), total.reshape(n, group, 1)
+    scale = torch.rsqrt(total / (c // group * hw) + eps)
     per_channel = [c] + [1] * (x.ndim - 2)
     out = _affine(
         ((grouped - mean) * scale).reshape(x.shape),

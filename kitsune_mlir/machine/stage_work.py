@@ -155,7 +155,10 @@ def work_of_stage(stage: ir.Operation, engine: str | None = None, tile: Sequence
         if extracted and _only_extracted(space.ops, value):
             bytes_ = extracted * tensor_bytes(value.type, [1])
             read, gathered, distinct = read + bytes_ * share, gathered + bytes_ * share, distinct + min(whole, bytes_)
-            continue
+            if not any(value in list(op.operands) for op in space.ops):
+                continue
+            uses = [use for use in uses if any(along.dim is not None for along in use)]
+            distinct -= min(whole, bytes_)
         parts = [
             tensor_bytes(
                 value.type,
@@ -224,7 +227,8 @@ def _work_of_scatter(stage: ir.Operation, op: ir.Operation) -> Work:
 
 
 def _only_extracted(ops: Sequence[ir.Operation], value: ir.Value) -> bool:
-    return not any(value in list(op.operands) for op in ops) and all(
+    """Whether bodies read a tensor by index alone; as an operand it may be read, too."""
+    return all(
         inner.name == "tensor.extract"
         for op in ops
         if value in captures(op)
