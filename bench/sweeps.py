@@ -195,7 +195,7 @@ def convolutions() -> list[BenchCase]:
     for (size, channels), last in itertools.product(IMAGES, (False, True)):
         build = functools.partial(nn.Conv2d, channels, channels, 3, padding=1, bias=False)
         group = "conv_last" if last else "conv"
-        for batch in (1, 8, 32):
+        for batch in (1, 8, 16, 32, 64) if last else (1, 8, 32):
             made = of_module(build, (batch, channels, size, size), last=last)
             found.append(BenchCase(f"{group}_{size}_{channels}_b{batch}", group, made, goal=1.0))
     return found

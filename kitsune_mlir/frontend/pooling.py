@@ -20,6 +20,8 @@ SHORT = 4
 """Boxes of up to so many elements along each edge have one maximum after the other taken."""
 MANY = 64
 """Elements of a plane's window from which they are reduced as a row is."""
+FEW = 1 << 15
+"""Elements of an image, about as many as threads that a GPU has at work at a time."""
 
 
 def sizes(rank: int, given: Sequence[int] | int, otherwise: Sequence[int] | None = None) -> list[int]:
@@ -43,8 +45,13 @@ def _within(x: Tensor, rank: int) -> list[int]:
     return [x.ndim - 2 * rank + 1 + 2 * d for d in range(rank)]
 
 
-def _is_wide(size: Sequence[int], step: Sequence[int]) -> bool:
-    """Whether windows overlap so much that pooling in one direction, then in the other, reads less than half as often."""
+def _is_wide(x: Tensor, size: Sequence[int], step: Sequence[int]) -> bool:
+    """Whether windows overlap so much that pooling in one direction, then in the other, reads less than half as often.
+
+    Not of images for which threads that have an element each go over a window of `MANY` in less than a hand-off takes.
+    """
+    if x.numel() <= FEW and size[0] * size[1] <= MANY:
+        return False
     return size[0] * size[1] > 2 * (size[0] * step[1] + size[1])
 
 
@@ -87,7 +94,7 @@ def _max_plane(
     x: Tensor, size: Sequence[int], step: Sequence[int], pad: Sequence[int], gap: Sequence[int], ceil_mode: bool
 ) -> Tensor:
     """The maximum of a wide window is that of its columns' maxima."""
-    if not _is_wide(size, step):
+    if not _is_wide(x, size, step):
         return NotImplemented
     columns = aten.max_pool2d(x, [size[0], 1], [step[0], 1], [pad[0], 0], [gap[0], 1], ceil_mode)
     return aten.max_pool2d(columns, [1, size[1]], [1, step[1]], [0, pad[1]], [1, gap[1]], ceil_mode)
@@ -128,7 +135,7 @@ def _mean(rank: int) -> Callable[..., Any]:
             windows = _apart(x, size, step, pad, [1])
             if windows is not None:
                 return widened(windows).mean(_within(windows, rank)).to(x.dtype)
-        if plain and rank == 2 and _is_wide(size, step):
+        if plain and rank == 2 and _is_wide(x, size, step):
             columns = op(widened(x), [size[0], 1], [step[0], 1], [pad[0], 0], False, count_include_pad)
             return op(columns, [1, size[1]], [1, step[1]], [0, pad[1]], False, count_include_pad).to(x.dtype)
         if x.dtype not in NARROW:
@@ -167,7 +174,7 @@ def _windows(x: Tensor, dim: int, count: int) -> tuple[Tensor, Tensor]:
     longest = max(-(-(n + 1) * size // count) - n * size // count for n in range(count))
     # A shorter window has its last element more than once: the first one counts.
     places = torch.minimum(first.unsqueeze(1) + torch.arange(longest, device=x.device), (end - 1).unsqueeze(1))
-    taken = x.index_select(dim, places.reshape(-1)).unflatten(dim, (count, longest))
+    taken = aten.index.Tensor(x, [*[None] * dim, places])
     values, steps = torch.max(taken, dim + 1)
     return values, steps + first.reshape([count if d == dim else 1 for d in range(x.ndim)])
 

@@ -41,6 +41,9 @@ SHARED_TILES = 1
 """The same where other stages wait for its tiles, and a block with them has a multiprocessor for itself."""
 CROSSED_POINTS = 4096
 """Points of such a tile where its runs alone would leave a thread an element or two."""
+TURNED_POINTS, TURNED_TILES = 16384, 2
+"""The same where other stages wait for its tiles, as long as each worker has so many: all of a tile goes through shared memory
+between two barriers, so that a worker's tiles take a trip to memory each, one after the other."""
 SHARED_TILE = 8192
 """Points of a tile where tiles hand over to other stages: each then costs posts and waits."""
 LOOP_TILE = 8192
@@ -165,6 +168,15 @@ def _crossed_tile(figures: Figures, crossed: tuple[tuple[int, ...], ...], target
         """Points of a multiprocessor's tiles, where it has most."""
         return math.prod(tile) * math.ceil(math.prod(-(-s // t) for s, t in zip(sizes, tile, strict=True)) / target.workers)
 
+    def grow(points: int, least: int, dims: Sequence[int]) -> None:
+        """Up to so many points, while each worker has `least` tiles."""
+        for dim in reversed(dims):
+            while 2 * math.prod(tile) <= points and tile[dim] < sizes[dim]:
+                rows = min(sizes[dim], 2 * tile[dim])
+                if tiles(dim, rows) < least * target.workers:
+                    break
+                tile[dim] = rows
+
     run, few = (max(1, bytes_ // figures.narrowest) for bytes_ in (CROSSED_BYTES, FEW_CROSSED_BYTES))
     tile, smaller = with_runs(run), with_runs(few)
     # Shorter ones only where a multiprocessor has one tile at most, and less to move then: 128 become 256, two for each.
@@ -183,12 +195,9 @@ def _crossed_tile(figures: Figures, crossed: tuple[tuple[int, ...], ...], target
     # A dimension is short, and both runs are soon complete; or others wait for the tiles, of which each is posted.
     few = math.prod(tile) <= 2 * THREADS or not figures.alone
     least = CROSSED_TILES if figures.alone else SHARED_TILES
-    for dim in reversed(crossed[0] if few else ()):
-        while 2 * math.prod(tile) <= CROSSED_POINTS and tile[dim] < sizes[dim]:
-            rows = min(sizes[dim], 2 * tile[dim])
-            if tiles(dim, rows) < least * target.workers:
-                break
-            tile[dim] = rows
+    grow(CROSSED_POINTS, least, crossed[0] if few else ())
+    if not figures.alone:
+        grow(TURNED_POINTS, TURNED_TILES, crossed[0])
     return tile
 
 
