@@ -331,6 +331,41 @@ func.func @two_groups(%image: tensor<2x8x6x6xbf16>, %weight: tensor<16x8x1x1xbf1
 
 // -----
 
+// Dimensions that are split (parts of a group norm's rows) are split where the channels lie innermost: nothing is turned.
+// CHECK-LABEL: func.func @parts
+// CHECK: linalg.conv_2d_nhwc_fhwc
+// CHECK: tensor.expand_shape {{.*}} : tensor<2x6x6x16xf32> into tensor<2x6x6x2x8xf32>
+// CHECK: tensor.expand_shape {{.*}} : tensor<2x6x6x2x8xf32> into tensor<2x3x2x6x2x8xf32>
+// CHECK: linalg.generic {{.*}} ins({{.*}} : tensor<2x3x2x6x2x8xf32>)
+#all = affine_map<(n, g, c, p, h, w) -> (n, g, c, p, h, w)>
+#sum = affine_map<(n, g, c, p, h, w) -> (n, g, p)>
+func.func @parts(%image: tensor<2x8x6x6xbf16>, %weight: tensor<16x8x3x3xbf16> {kitsune.kind = "parameter"}) -> tensor<2x2x3xf32> {
+  %zero = arith.constant 0.0 : f32
+  %padding = arith.constant 0.0 : bf16
+  %padded = tensor.pad %image low[0, 0, 1, 1] high[0, 0, 1, 1] {
+  ^bb0(%n: index, %c: index, %h: index, %w: index):
+    tensor.yield %padding : bf16
+  } : tensor<2x8x6x6xbf16> to tensor<2x8x8x8xbf16>
+  %empty = tensor.empty() : tensor<2x16x6x6xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%empty : tensor<2x16x6x6xf32>) -> tensor<2x16x6x6xf32>
+  %sums = linalg.conv_2d_nchw_fchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>}
+    ins(%padded, %weight : tensor<2x8x8x8xbf16>, tensor<16x8x3x3xbf16>) outs(%start : tensor<2x16x6x6xf32>) -> tensor<2x16x6x6xf32>
+  %groups = tensor.expand_shape %sums [[0], [1, 2], [3], [4]] output_shape [2, 2, 8, 6, 6] : tensor<2x16x6x6xf32> into tensor<2x2x8x6x6xf32>
+  %parts = tensor.expand_shape %groups [[0], [1], [2], [3, 4], [5]] output_shape [2, 2, 8, 3, 2, 6]
+    : tensor<2x2x8x6x6xf32> into tensor<2x2x8x3x2x6xf32>
+  %few = tensor.empty() : tensor<2x2x3xf32>
+  %none = linalg.fill ins(%zero : f32) outs(%few : tensor<2x2x3xf32>) -> tensor<2x2x3xf32>
+  %total = linalg.generic {indexing_maps = [#all, #sum], iterator_types = ["parallel", "parallel", "reduction", "parallel", "reduction", "reduction"]}
+    ins(%parts : tensor<2x2x8x3x2x6xf32>) outs(%none : tensor<2x2x3xf32>) {
+  ^bb0(%in: f32, %out: f32):
+    %sum = arith.addf %in, %out : f32
+    linalg.yield %sum : f32
+  } -> tensor<2x2x3xf32>
+  return %total : tensor<2x2x3xf32>
+}
+
+// -----
+
 // Two convolutions of one tap with nothing but element-wise work between them are layers over pixels: products of rows.
 // CHECK-LABEL: func.func @pixel_layers
 // CHECK: linalg.contract {{.*}} ins({{.*}} : tensor<72x16xbf16>, tensor<32x16xbf16>) outs({{.*}} : tensor<72x32xf32>)
