@@ -1,8 +1,8 @@
 """Mean and sum of centred squares of many numbers: of parts first, then of the parts together.
 
 A sum of squares is of what differs from the mean, so that numbers are gone over twice. Where no multiprocessor keeps what one
-result is made of, memory is read twice, and where there are few results, most multiprocessors wait for two hand-offs. Parts of a
-few thousand numbers stay in registers between the two, and each is of a multiprocessor's own; what is left is a small sum
+result is made of, memory is read twice, and where there are few results, most multiprocessors wait for two hand-offs. Parts of
+a few thousand numbers stay in registers between the two, and each is of a multiprocessor's own; what is left is a small sum
 (Chan, Golub, LeVeque, Updating Formulae and a Pairwise Algorithm for Computing Sample Variances, 1979, equation 2.1): the
 squares of all are those of each part, and of what the part's mean differs from the whole one, as often as it has elements.
 """
@@ -26,8 +26,8 @@ LONG_ROW, LEAST_PART = 16384, 2048
 """Numbers that lie one after the other: more than a block keeps in registers; of a part at least."""
 
 LONG_COLUMN, COLUMN_PART, LEAST_OF_COLUMN = 2048, 512, 64
-"""The same for numbers that lie apart, of which a block keeps those of several results: from how many on they are cut, of a part
-at most, and at least."""
+"""The same for numbers that lie apart, of which a block keeps those of several results: from how many on they are cut, of a
+part at most, and at least."""
 
 FEWEST = 4
 """Parts: less are not worth a second sum."""

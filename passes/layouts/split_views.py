@@ -1,4 +1,4 @@
-"""Images with split dimensions (parts of a group norm's rows): views of images with the channels innermost, in another order."""
+"""Images with split dimensions (parts of a group norm's rows): views of images whose channels lie innermost."""
 
 from collections.abc import Mapping, Sequence
 
