@@ -177,10 +177,11 @@ def described(program: kitsune_mlir.Program) -> dict[str, Any]:
     engines: dict[str, int] = {}
     for choice in program.summary.get("engines", []):
         engines[choice["engine"]] = engines.get(choice["engine"], 0) + 1
-    kernel = program.summary["kernels"][0]
-    spilled = kernel["spill_store_bytes"] + kernel["spill_load_bytes"]
+    kernels = program.summary.get("kernels", [])[:1]  # none of a model that computes nothing
+    spilled = sum(kernel["spill_store_bytes"] + kernel["spill_load_bytes"] for kernel in kernels)
+    registers = sum(kernel["registers"] for kernel in kernels)
     slow = len(program.summary.get("slow", ()))
-    return {"engines": engines, "registers": kernel["registers"], "spilled_bytes": spilled, "slow_stages": slow}
+    return {"engines": engines, "registers": registers, "spilled_bytes": spilled, "slow_stages": slow}
 
 
 def verdict(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -86,6 +86,7 @@ def _built(folder: Path, case: BenchCase) -> dict[str, Any]:
     """Compile a case; what is to be told of it."""
     import kitsune_mlir
     import kitsune_mlir.errors
+    from bench.measure import described
     from kitsune_mlir.simulation.simulate import simulate
 
     if case.missing:
@@ -100,11 +101,10 @@ def _built(folder: Path, case: BenchCase) -> dict[str, Any]:
         path.with_suffix(".predicted.json").write_text(json.dumps({"milliseconds": predicted}))
     except kitsune_mlir.errors.KitsuneError as error:
         return {"ok": False, "problem": str(error)}
-    kernel = program.summary["kernels"][0]
-    engines = " ".join(choice["engine"] for choice in program.summary["engines"])
+    made = described(program)
     told = (
-        f"{sum(program.seconds.values()):.1f} s, {engines}, {kernel['registers']} registers, "
-        f"{kernel['spill_store_bytes']} bytes spilled, {len(program.summary['slow'])} slow stages, "
+        f"{sum(program.seconds.values()):.1f} s, {' '.join(made['engines'])}, {made['registers']} registers, "
+        f"{made['spilled_bytes']} bytes spilled, {made['slow_stages']} slow stages, "
         f"{predicted:.4f} ms predicted, {path.stat().st_size >> 10} KiB"
     )
     return {"ok": True, "told": told}

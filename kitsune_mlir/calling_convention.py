@@ -68,6 +68,7 @@ def signature_of(
             Output(
                 *(r.kind, tuple(r.shape), r.dtype, r.index, r.argument, r.value, r.mutates, r.copied),
                 in_place=r.index is not None and r.mutates is not None and overwrites[r.index] >= 0,
+                lies=r.lies,
             )
             for r in imported.results
         ),

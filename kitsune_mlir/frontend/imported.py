@@ -88,6 +88,7 @@ class Result:
         value: for `python`, the value itself (a number, a string, None, …).
         mutates: None for a leaf of the output, else the name of the buffer, parameter or input to be overwritten.
         copied: it is a tensor of its own although an output before it has the same value.
+        lies: for `alias`, where in the argument it is, if it is no more than a part of it.
         valid_rows: the argument that says how many of its rows are wanted, and how many it has; None where all are.
     """
 
@@ -100,6 +101,7 @@ class Result:
     mutates: str | None = None
     copied: bool = False
     valid_rows: tuple[str, int] | None = None
+    lies: Strided | None = None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from kitsune_mlir.frontend.empty import drop_empty
 from kitsune_mlir.frontend.imported import Argument, FixedInput, Result, dtype_name
 from kitsune_mlir.frontend.joined_products import join_products
 from kitsune_mlir.frontend.repeated_factors import share_repeated_factors
+from kitsune_mlir.frontend.returned_views import returned_views
 from kitsune_mlir.frontend.scatter_rows import name_counts
 from kitsune_mlir.frontend.source import origin_of_node
 from kitsune_mlir.frontend.touched_rows import keep_touched_rows
@@ -102,6 +103,7 @@ class MainGraph:
             self._names[name] = name if name not in taken else f"{name}_{self._positions[name]}"
 
         self._valid = take_out_valid_rows(self.graph)
+        self._views = self._returned_views(signature.output_specs)  # before copies are taken out
         take_out_zeroed_rows(self.graph)
         name_counts(self.graph)
         prepare.remove_bookkeeping(self.graph)
@@ -160,6 +162,9 @@ class MainGraph:
                 if node.op == "placeholder":
                     name = self._names.get(node.name, node.name)
                     result = Result("alias", shape, dtype, argument=name, mutates=mutates)
+                elif node in self._views:
+                    source, lies = self._views[node]
+                    result = Result("alias", shape, dtype, argument=self.name_of(source.name), lies=lies)
                 else:
                     if node not in computed:
                         computed.append(node)
@@ -170,6 +175,15 @@ class MainGraph:
         output.args = (tuple(computed),)
         self._needed = {r.argument for r in leaves + changes if r.kind == "alias"} | {r.mutates for r in changes}
         return tuple(leaves + changes)
+
+    def _returned_views(self, specs: Sequence[Any]) -> Mapping[fx.Node, tuple[fx.Node, Strided]]:
+        """Outputs that are parts of inputs, of a model that computes nothing and changes nothing."""
+        outputs = list(next(n for n in self.graph.nodes if n.op == "output").args[0])
+        if self._valid or any(spec.kind is not OutputKind.USER_OUTPUT for spec in specs):
+            return {}
+        inputs = [node for node in self.graph.nodes if node.op == "placeholder" and node.name in self._positions]
+        values = {node.name: node.meta["val"] for node in inputs if node.name not in self._strided}
+        return returned_views(outputs, {n for n, v in values.items() if isinstance(v, torch.Tensor) and v.is_contiguous()})
 
     def _arguments(self, weights: dict[str, torch.Tensor]) -> tuple[Argument, ...]:
         """Erases placeholders that nothing needs and describes the others."""

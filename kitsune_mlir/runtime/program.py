@@ -302,7 +302,7 @@ class Program:
                     tensor_of(own, "into", shared=True).copy_(value)
                 value = own if own is not None else value.clone() if output.copied else value
             elif output.kind == "alias":
-                value = by_name[output.argument or ""]
+                value = output.view_of(by_name[output.argument or ""])
             else:
                 value = output.value
             if output.mutates is None:

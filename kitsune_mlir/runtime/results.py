@@ -133,7 +133,11 @@ def check_into(
             continue
         name = "into" if len(outputs) == 1 else f"into[{number}]"
         if output.kind != "tensor":
-            what = f"is argument '{output.argument}' itself" if output.kind == "alias" else f"is {output.value!r}"
+            what = f"is {output.value!r}"
+            if output.kind == "alias":
+                what = (
+                    f"is a view of argument '{output.argument}'" if output.lies else f"is argument '{output.argument}' itself"
+                )
             raise ArgumentError(f"{name} is given, and this output {what}: give None")
         tensor = tensor_of(value, name, shared=True)
         index = output.index or 0

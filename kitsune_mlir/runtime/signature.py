@@ -82,7 +82,8 @@ class Output:
     """A leaf of the output, or a tensor changed in place. `kind`: "tensor" (result `index` of the program), "alias" (argument
     `argument` handed back), "python" (`value`). `mutates`: name of the weight or input to overwrite, or None.
     `copied`: it is a tensor of its own although another output has the same value. `in_place`: the program itself writes what
-    is overwritten, in place of result `index`: it is given that memory twice."""
+    is overwritten, in place of result `index`: it is given that memory twice. `lies`: where in the argument an alias is, if it
+    is a view of it."""
 
     kind: str
     shape: tuple[int, ...] = ()
@@ -93,6 +94,11 @@ class Output:
     mutates: str | None = None
     copied: bool = False
     in_place: bool = False
+    lies: Strided | None = None
+
+    def view_of(self, tensor: Any) -> Any:
+        """What is handed back of a caller's tensor; of one that is not contiguous, of a copy."""
+        return tensor if self.lies is None else self.lies.part_of(tensor, self.shape)
 
 
 MODES = ("read", "write", "both")

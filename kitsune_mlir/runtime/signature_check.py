@@ -140,11 +140,11 @@ def _check_argument(argument: Weight | Input) -> None:
             _require(not (argument.order and argument.wide), f"{name} has both an order and wide extents")
 
 
-def _check_strided(argument: Input, lies: Strided, name: str) -> None:
+def _check_strided(argument: Input | Output, lies: Strided, name: str) -> None:
     """All of its elements are in the dense tensor that it is said to lie in."""
     whole = _bytes(lies.whole, argument.dtype, name) // torch_dtype(argument.dtype).itemsize
     said = f"{name} of {list(argument.shape)} is to lie in {list(lies.whole)}, from {lies.first} on, by {list(lies.stride)}"
-    _require(not argument.order and len(lies.stride) == len(argument.shape), said)
+    _require(not getattr(argument, "order", ()) and len(lies.stride) == len(argument.shape), said)
     _require(lies.first >= 0 and all(0 <= step < MOST for step in lies.stride), said)
     _require(lies.first + extent_of(argument.shape, lies.stride) <= whole, said)
 
@@ -182,6 +182,10 @@ def _check_output(output: Output, name: str, signature: Signature, arguments: Ma
         found = signature.results[number]
     elif output.kind == "alias":
         found = _argument(output.argument, name, arguments)
+        if output.lies is not None:
+            _check_strided(output, output.lies, name)
+            _require(output.lies.whole == found[0], f"{name} is to lie in {list(output.lies.whole)}, not in {list(found[0])}")
+            found = (output.shape, found[1])
     said = (output.shape, output.dtype)
     _require(found is None or said == found, f"{name} is {_words(said)}, and what it is made of is {_words(found)}")
     if output.mutates is not None:

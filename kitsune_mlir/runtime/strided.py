@@ -53,6 +53,11 @@ class Strided:
         """Where the dense tensor begins."""
         return tensor.data_ptr() - self.first * tensor.element_size()
 
+    def part_of(self, tensor: Any, shape: Sequence[int]) -> Any:
+        """A view of the dense tensor's own memory; of a copy where it is not contiguous."""
+        dense = tensor.contiguous()
+        return dense.as_strided(shape, self.stride, dense.storage_offset() + self.first)
+
     def copied(self, tensor: Any) -> Any:
         """The tensor within a dense one of its own."""
         return tensor.new_empty(math.prod(self.whole)).as_strided(tensor.shape, self.stride, self.first).copy_(tensor)

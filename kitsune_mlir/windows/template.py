@@ -149,7 +149,8 @@ class Template:
         for output, own in zip(new, into_leaves(into, spec), strict=True):
             if output.kind != "tensor":
                 places.append(own)  # which has to be None: the run says so
-                leaves.append(by_name[output.argument or ""] if output.kind == "alias" else output.value)
+                alias = output.kind == "alias"
+                leaves.append(output.view_of(by_name[output.argument or ""]) if alias else output.value)
                 continue
             number = output.index or 0
             if own is None and not output.copied:
