@@ -15,9 +15,9 @@ aten = torch.ops.aten
 
 _VIEWS = {
     aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.slice.Tensor, aten.select.int,
-    aten.permute.default, aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
-    aten.expand.default, aten.diagonal.default, aten.unfold.default, aten.alias.default, aten.detach.default,
-    aten.as_strided.default,
+    aten.permute.default, aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.squeeze.default,
+    aten.squeeze.dim, aten.squeeze.dims, aten.expand.default, aten.diagonal.default, aten.unfold.default,
+    aten.alias.default, aten.detach.default, aten.as_strided.default,
 }  # fmt: skip
 
 
