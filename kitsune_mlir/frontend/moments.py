@@ -10,7 +10,6 @@ squares of all are those of each part, and of what the part's mean differs from 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -33,14 +32,14 @@ FEWEST = 4
 """Parts: less are not worth a second sum."""
 
 
-def centred_squares(x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
+def centred_squares(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
     """Mean of a wide tensor, and the sum of the squares of what differs from it, over `dims`, which both keep."""
     mean = x.mean(dims, keepdim=True)
     centred = x - mean
     return mean, (centred * centred).sum(dims, keepdim=True)
 
 
-def moments_by_parts(x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor] | None:
+def moments_by_parts(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor] | None:
     """The same of a tensor of any type, by parts; None where these would not be faster.
 
     Args:
@@ -58,7 +57,7 @@ def moments_by_parts(x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor] | 
     return whole, squares.sum([dim], keepdim=True) + size * apart
 
 
-def _cut(shape: torch.Size, dims: Sequence[int]) -> tuple[int, int] | None:
+def _cut(shape: torch.Size, dims: list[int]) -> tuple[int, int] | None:
     """The first dimension that can be cut, and into how many parts."""
     count = math.prod(shape[d] for d in dims)
     results = math.prod(shape) // max(count, 1)

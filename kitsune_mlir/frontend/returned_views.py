@@ -58,4 +58,4 @@ def _view(node: fx.Node, dense: Container[str]) -> tuple[fx.Node, Strided] | Non
             return None
     if seen.untyped_storage()._cdata != whole.untyped_storage()._cdata or seen.dtype != whole.dtype:
         return None
-    return node, Strided(tuple(seen.stride()), tuple(value.shape), seen.storage_offset())
+    return node, Strided(tuple(seen.stride()), tuple(value.shape), int(seen.storage_offset()))
