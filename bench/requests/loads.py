@@ -144,8 +144,9 @@ class Load:
         """A program for each model; those of a family are one code."""
         if not self._programs:
             first = 0
-            options = {"requests": LIMIT} if self.device == "cuda" else {}
             for count in self._all:
+                # Requests of a model that is alone come one at a time: it needs no kernels for many.
+                options = {"requests": LIMIT} if self.device == "cuda" and count > 1 else {}
                 program = kitsune_mlir.compile(self.models[first], (self.inputs[first][0],), options=options)
                 names = {weight.name for weight in program.signature.supplied}
                 for model in self.models[first : first + count]:
