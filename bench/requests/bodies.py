@@ -49,7 +49,6 @@ def _legs(count: int, segments: int, reach: float) -> Creature:
 CREATURES = {"ant": _legs(4, 2, 0.25), "halfcheetah": _legs(2, 3, 0.2), "humanoid": _legs(4, 3, 0.2)}
 """As many bodies as those of the same name in MuJoCo's examples have, about."""
 
-Parts = tuple[Callable[..., Any], Callable[..., Any]]
 State = tuple[Tensor, Tensor]
 """Places and velocities, [batch, bodies, 3] both."""
 
@@ -72,32 +71,50 @@ def step(creature: Creature, state: State, push: Tensor, parts: Parts | None = N
 
     Args:
         push: forces on bodies by their mass, [batch, bodies, 3].
-        parts: what is done with a joint, and with a body on the ground: `joint` and `ground`, or as somebody else runs them.
+        parts: its straight-line pieces as somebody else runs them.
 
     Returns:
         The next state, and the path: which bodies touched the ground in some member of the batch, and the sweeps.
     """
-    joint_, ground_ = parts or (joint, ground)
-    x, v = ([*given.unbind(1)] for given in state)
-    down = torch.cat((x[0].new_zeros(2), x[0].new_full((1,), -GRAVITY)))  # nothing is copied from the host
-    v = [own + SECONDS * (down + force) for own, force in zip(v, push.unbind(1), strict=True)]
-    depths = [RADIUS - (place + SECONDS * speed)[:, 2:] for place, speed in zip(x, v, strict=True)]
-    touching = [bool((depth > 0).any()) for depth in depths]
+    parts, bodies = parts or Parts(), creature.bodies
+    begun = parts.begin(*state, push)
+    x, v, depths, under = ([*begun[n * bodies : (n + 1) * bodies]] for n in range(4))
     pressed = [torch.zeros_like(depth) for depth in depths]
+    touching = [bool(one) for one in under]
     made = 0
     for _ in range(SWEEPS):
         made += 1
         before = list(v)
         for child, parent in enumerate(creature.parents, 1):
-            v[parent], v[child] = joint_(x[parent], x[child], v[parent], v[child], creature.offsets[child - 1])
+            v[parent], v[child] = parts.joint(x[parent], x[child], v[parent], v[child], creature.offsets[child - 1])
         for body, touches in enumerate(touching):
             if touches:
-                v[body], pressed[body] = ground_(v[body], pressed[body], depths[body])
-        change = torch.stack([(new - old).abs().max() for new, old in zip(v, before, strict=True)]).max()
-        if bool(change < ENOUGH):
+                v[body], pressed[body] = parts.ground(v[body], pressed[body], depths[body])
+        if bool(parts.change(*v, *before) < ENOUGH):
             break
-    places = [place + SECONDS * speed for place, speed in zip(x, v, strict=True)]
-    return (torch.stack(places, 1), torch.stack(v, 1)), (*touching, made)
+    return parts.end(state[0], *v), (*touching, made)
+
+
+def begin(places: Tensor, speeds: Tensor, push: Tensor) -> tuple[Tensor, ...]:
+    """Of each body its place, velocity after the forces, and how deep it will be, and whether some member's is under the ground:
+    all bodies' of the first, and so on, each a tensor of its own."""
+    down = torch.cat((places.new_zeros(2), places.new_full((1,), -GRAVITY)))  # nothing is copied from the host
+    v = [own + SECONDS * (down + force) for own, force in zip(speeds.unbind(1), push.unbind(1), strict=True)]
+    depths = [RADIUS - (place + SECONDS * speed)[:, 2:] for place, speed in zip(places.unbind(1), v, strict=True)]
+    x = [place.clone() for place in places.unbind(1)]
+    return (*x, *v, *depths, *[(depth > 0).any() for depth in depths])
+
+
+def change(*velocities: Tensor) -> Tensor:
+    """The largest change: velocities of all bodies, and those before."""
+    half = len(velocities) // 2
+    return torch.stack([(new - old).abs().max() for new, old in zip(velocities[:half], velocities[half:], strict=True)]).max()
+
+
+def end(places: Tensor, *velocities: Tensor) -> State:
+    """The next state."""
+    moved = [place + SECONDS * speed for place, speed in zip(places.unbind(1), velocities, strict=True)]
+    return torch.stack(moved, 1), torch.stack(velocities, 1)
 
 
 def joint(a: Tensor, b: Tensor, va: Tensor, vb: Tensor, offset: tuple[float, float, float]) -> tuple[Tensor, Tensor]:
@@ -119,3 +136,19 @@ def ground(v: Tensor, pressed: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
     slowed = slide * (1 - FRICTION * (total - pressed).abs() / slide.norm(dim=-1, keepdim=True).clamp_min(1e-6)).clamp(0, 1)
     moved = torch.cat((slowed, v[:, 2:] + total - pressed), -1)
     return torch.where(touches, moved, v), total
+
+
+@dataclasses.dataclass
+class Parts:
+    """Pieces of a step in which no value is read: its beginning and end, what is done with a joint and with a body on the ground,
+    and how much a sweep has changed."""
+
+    begin: Callable[..., Any] = staticmethod(begin)
+    joint: Callable[..., Any] = staticmethod(joint)
+    ground: Callable[..., Any] = staticmethod(ground)
+    change: Callable[..., Any] = staticmethod(change)
+    end: Callable[..., Any] = staticmethod(end)
+
+    def each(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Parts:
+        """The same, each as `wrap` gives it."""
+        return Parts(*(wrap(part) for part in (self.begin, self.joint, self.ground, self.change, self.end)))

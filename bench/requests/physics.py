@@ -7,7 +7,7 @@ Cases: `bodies_NAME` are the creatures of `bench/requests/bodies.py` in f32; `mu
 `physics`), unmodified, in f64: a batch by `torch.vmap`, "members" the members of a batch one after the other. Each call is a
 step from a state of an episode with random forces or controls, and must agree with eager's to 1e-5 of the largest number of
 the state. Peers and figures are those of `bench.requests.window_run`, and of creatures "parts, trace tree" and "parts,
-compile", the functions of a joint and of the ground by themselves; "mjx" is MuJoCo's own steps in JAX, where that is.
+compile", each function between reads of values by itself; "mjx" is MuJoCo's own steps in JAX, where that is.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Stepped(nn.Module):
     def __init__(self, creature: bodies.Creature):
         super().__init__()
         self.creature = creature
-        self.parts: bodies.Parts = bodies.joint, bodies.ground
+        self.parts = bodies.Parts()
 
     def forward(self, given: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, tuple[Any, ...]]:
         """Places, velocities and forces, to places and velocities behind each other, and the path."""
@@ -47,8 +47,8 @@ class Stepped(nn.Module):
         return torch.cat((x, v), -1), path
 
     def peer(self, name: str) -> Callable[[Any], Any]:
-        """What prepares the peer of this name, for `bench.requests.window_peers`: joints and ground each by a trace tree, or
-        through torch.compile."""
+        """What prepares the peer of this name, for `bench.requests.window_peers`: each piece of a step between reads of values
+        by a trace tree, or through torch.compile."""
         kind, _, what = name.partition(", ")
         if kind != "parts" or what not in ("trace tree", "compile"):
             raise NotImplementedError(f"there is no peer '{name}'")
@@ -58,7 +58,7 @@ class Stepped(nn.Module):
             else functools.partial(torch.compile, dynamic=False)
         )
         other = Stepped(self.creature)
-        other.parts = wrap(bodies.joint), wrap(bodies.ground)
+        other.parts = other.parts.each(wrap)
         return lambda given: lambda: [other(x) for x in given]
 
 
