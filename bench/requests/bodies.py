@@ -96,7 +96,7 @@ def step(creature: Creature, state: State, push: Tensor, parts: Parts | None = N
 
 
 def begin(places: Tensor, speeds: Tensor, push: Tensor) -> tuple[Tensor, ...]:
-    """Of each body its place, velocity after the forces, and how deep it will be, and whether some member's is under the ground:
+    """Of each body its place, velocity after the forces, how deep it will be, and whether some member's is under the ground:
     all bodies' of the first, and so on, each a tensor of its own."""
     down = torch.cat((places.new_zeros(2), places.new_full((1,), -GRAVITY)))  # nothing is copied from the host
     v = [own + SECONDS * (down + force) for own, force in zip(speeds.unbind(1), push.unbind(1), strict=True)]
@@ -140,7 +140,7 @@ def ground(v: Tensor, pressed: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclasses.dataclass
 class Parts:
-    """Pieces of a step in which no value is read: its beginning and end, what is done with a joint and with a body on the ground,
+    """Pieces of a step in which no value is read: beginning and end, what is done with a joint and with a body on the ground,
     and how much a sweep has changed."""
 
     begin: Callable[..., Any] = staticmethod(begin)
