@@ -30,7 +30,12 @@ def structure(op: ir.Operation, numbers: dict[ir.Value, int], ignored: Collectio
     """
 
     def number(value: ir.Value) -> str:
-        return f"{numbers.setdefault(value, len(numbers))}:{_text(value.type)}"
+        """A value's number, with its type where it is met first."""
+        known = numbers.get(value)
+        if known is not None:
+            return str(known)
+        numbers[value] = known = len(numbers)
+        return f"{known}:{_text(value.type)}"
 
     attributes = sorted(f"{a}={_text(op.attributes[a])}" for a in op.attributes if a not in ignored)
     results = [number(result) for result in op.results]

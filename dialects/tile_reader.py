@@ -104,15 +104,11 @@ class TileProgram:
     def _overwrites(self, arguments: list[ir.Value]) -> tuple[int, ...]:
         if PROGRAM_OVERWRITES not in self.function.attributes:
             return (-1,) * self.results
-        found = tuple(ir.DenseI64ArrayAttr(self.function.attributes[PROGRAM_OVERWRITES]))
-        named = [number for number in found if number >= 0]
-        if len(found) != self.results or len({*named}) < len(named) or max(named, default=0) >= self.inputs:
-            raise MalformedProgram(self.function, f"overwrites {found}, needs an argument of its own, or -1, for each result")
-        for result, number in zip(arguments[self.inputs :], found, strict=False):
-            if number >= 0 and arguments[number].type != result.type:
-                raise MalformedProgram(
-                    self.function, f"overwrites argument {number}, {arguments[number].type}, with {result.type}"
-                )
+        attributes = self.function.attributes
+        found, wrong = _overwritten(attributes[PROGRAM_OVERWRITES], attributes["function_type"], self.inputs, self.results)
+        if wrong:
+            raise MalformedProgram(self.function, wrong)
+        for number in found:
             if number >= 0 and any(True for _ in arguments[number].uses):
                 raise MalformedProgram(self.function, f"uses argument {number}, which is the memory of a result")
         return found
@@ -323,6 +319,19 @@ def _extents_of(type_: ir.Type) -> tuple[tuple[int, ...], ir.Type] | None:
 def _sizes_of(function_type: ir.Attribute) -> tuple[int, ...]:
     """Bytes of a program's arguments."""
     return tuple(tensor_bytes(type_) for type_ in ir.FunctionType(ir.TypeAttr(function_type).value).inputs)
+
+
+@constant
+def _overwritten(named: ir.Attribute, function_type: ir.Attribute, inputs: int, results: int) -> tuple[tuple[int, ...], str]:
+    """`kitsune.overwrites` of a program, which each of many launches has; and what is wrong with it, or nothing."""
+    found, types = tuple(ir.DenseI64ArrayAttr(named)), ir.FunctionType(ir.TypeAttr(function_type).value).inputs
+    some = [number for number in found if number >= 0]
+    if len(found) != results or len({*some}) < len(some) or max(some, default=0) >= inputs:
+        return found, f"overwrites {found}, needs an argument of its own, or -1, for each result"
+    for result, number in zip(types[inputs:], found, strict=False):
+        if number >= 0 and types[number] != result:
+            return found, f"overwrites argument {number}, {types[number]}, with {result}"
+    return found, ""
 
 
 def program_functions(module: ir.Operation) -> list[ir.Operation]:

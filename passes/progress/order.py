@@ -151,12 +151,17 @@ class Order:
         self.after: list[set[int]] = [set() for _ in self.program.tasks]
         while True:
             found: list[set[int]] = []
+            covered: list[set[int]] = []  # the tasks whose every tile comes before some tile of the task
             for task in self.program.tasks:
-                mine: set[int] = set()
+                mine, some = set[int](), set[int]()
                 for wait in task.waits:
                     for poster in self.posters.get(wait.semaphore, ()):
                         if poster.number < task.number:
-                            mine |= self._complete(wait, poster, found)
+                            own = {poster.number, *covered[poster.number]}
+                            every, any_ = self._complete(wait, poster)
+                            mine |= own if every else found[poster.number] if any_ else set()
+                            if not every and self._covers(wait, poster):
+                                some |= own
                 for rows in task.row_waits:
                     for poster in self.posters.get(rows.wait.semaphore, ()):
                         # Whatever the indices are, some tile of the poster is waited for.
@@ -167,22 +172,30 @@ class Order:
                         ):
                             mine |= found[poster.number]
                 found.append(mine)
+                covered.append(mine | some)
             if found == self.after:
                 return found
             self.after = found
 
-    def _complete(self, wait: Wait[Array], poster: Task, found: list[set[int]]) -> set[int]:
+    def _complete(self, wait: Wait[Array], poster: Task) -> tuple[bool, bool]:
+        """Whether each tile that waits does so for every tile of the poster, and whether for any."""
         sure = self.guaranteed(wait, poster) & (self.counts[poster.number, wait.semaphore] > 0)
         below = _below(sure)
         lo, hi = np.broadcast_arrays(wait.lo, wait.hi)
-        done: set[int] = set()
-        if (below[np.clip(hi, 0, len(sure))] > below[np.clip(lo, 0, len(sure))]).all():
-            done |= found[poster.number]  # each tile waits for some tile of the poster, which came after those
         for post in poster.posts:
             first, last = int(post.slot.min()), int(post.slot.max())
             if post.semaphore == wait.semaphore and (lo <= first).all() and (hi > last).all() and sure[post.slot].all():
-                done.add(poster.number)
-        return done
+                return True, True
+        return False, bool((below[np.clip(hi, 0, len(sure))] > below[np.clip(lo, 0, len(sure))]).all())
+
+    def _covers(self, wait: Wait[Array], poster: Task) -> bool:
+        """Whether every tile of the poster is waited for by some tile."""
+        slots = wait.semaphore.slots
+        begun = np.zeros(slots + 1, np.int64)
+        for bound, step in zip(np.broadcast_arrays(wait.lo, wait.hi), (1, -1), strict=True):
+            np.add.at(begun, np.clip(bound, 0, slots), step)
+        seen = (np.cumsum(begun)[:-1] > 0) & self.guaranteed(wait, poster)
+        return any(seen[post.slot].all() for post in poster.posts if post.semaphore == wait.semaphore)
 
     def between(self, first: int, last: int) -> Array | None:
         """Whether tiles of task `first` (columns: points that differ in posts, eight a byte) come before those of task `last`

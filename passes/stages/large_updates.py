@@ -8,6 +8,7 @@ from torch_mlir import ir
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.attribute_table import MUTATES
 from kitsune_mlir.dialects.products import is_contraction
+from kitsune_mlir.dialects.unchanged import constant
 
 __all__ = ["updates_apart"]
 
@@ -25,7 +26,10 @@ def updates_apart(maker: Sequence[ir.Operation], reader: Sequence[ir.Operation])
     points = math.prod(shape_of(products[-1].results[0]))
     if points < LARGE:
         return None
-    changed = _changed(products[0].parent)
+    function = products[0].parent
+    if function is None or "res_attrs" not in function.attributes:
+        return None
+    changed = _changed(function.attributes["res_attrs"])
     read = {ir.BlockArgument(v).arg_number for op in reader for v in op.operands if _is_whole_argument(v, points)}
     return "an update of so large a weight is a stage of its own" if read & changed else None
 
@@ -35,9 +39,8 @@ def _is_whole_argument(value: ir.Value, points: int) -> bool:
     return tensor and isinstance(value.owner, ir.Block) and math.prod(shape_of(value)) == points
 
 
-def _changed(function: ir.Operation | None) -> set[int]:
-    """Numbers of the arguments whose new values a function returns."""
-    if function is None or "res_attrs" not in function.attributes:
-        return set()
-    said = [ir.DictAttr(each) for each in ir.ArrayAttr(function.attributes["res_attrs"])]
-    return {ir.IntegerAttr(one[MUTATES]).value for one in said if MUTATES in one}
+@constant
+def _changed(of_results: ir.Attribute) -> frozenset[int]:
+    """Numbers of the arguments whose new values a function returns, by its `res_attrs`."""
+    said = [ir.DictAttr(each) for each in ir.ArrayAttr(of_results)]
+    return frozenset(ir.IntegerAttr(one[MUTATES]).value for one in said if MUTATES in one)

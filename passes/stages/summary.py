@@ -1,6 +1,7 @@
 """A scheduled stage graph in figures: what `explain` says and what the tests of the planner look at."""
 
 import math
+from collections.abc import Container
 from typing import Any
 
 from torch_mlir import ir
@@ -61,7 +62,10 @@ def summarize(module: ir.Operation, target: Target) -> dict[str, Any]:
     """Stages, edges, buffers and traffic of the pipelines in a module that has been through `kitsune-synchronize`."""
     with module.context, ir.Location.unknown(), lasting(), unchanged():
         pipelines = [op for op in walk(module) if op.name == "kitsune.pipeline"]
-        stages = [_stage(stage, pipeline) for pipeline in pipelines for stage in stages_of(pipeline)]
+        stages: list[dict[str, Any]] = []
+        for pipeline in pipelines:
+            leaving = {producer_of(trace_views(v)[0]) for v in yielded(pipeline)}
+            stages += [_stage(stage, leaving) for stage in stages_of(pipeline)]
         arena = sum(ir.IntegerAttr(p.attributes["arena"]).value for p in pipelines if "arena" in p.attributes)
         outer: dict[ir.Value, None] = {}
         for pipeline in pipelines:
@@ -86,9 +90,9 @@ def summarize(module: ir.Operation, target: Target) -> dict[str, Any]:
     }
 
 
-def _stage(stage: ir.Operation, pipeline: ir.Operation) -> dict[str, Any]:
+def _stage(stage: ir.Operation, leaving: Container[tuple[ir.Operation | None, int]]) -> dict[str, Any]:
+    """A stage in figures; `leaving`: the stages and results that its pipeline hands out."""
     grid = grid_of(stage)
-    leaving = {producer_of(trace_views(v)[0]) for v in yielded(pipeline)}
     inputs, results = inputs_of(stage), results_of(stage)
     producers = [producer_of(trace_views(v)[0])[0] for v in inputs]
     names = [

@@ -17,6 +17,7 @@ from kitsune_mlir.codegen.gpu.kernel.length import LongKernel, launches_within, 
 from kitsune_mlir.codegen.gpu.kernel.live import tell_ends
 from kitsune_mlir.codegen.gpu.kernel.schedule import planned_for
 from kitsune_mlir.codegen.gpu.kernel.spatial.lower_queues import lower_queues
+from kitsune_mlir.codegen.gpu.kernel.task_equality import alike
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.runtime.manifest import Manifest
 
@@ -78,7 +79,7 @@ def _built(program: ProgramView, options: KernelOptions) -> Executor:
         LongKernel: it had better be several all the same.
     """
     executor = build(program, program.name, options)
-    if (total := _too_many(executor, options)) and not executor.needs.schedule.shared:
+    if (total := _too_many(executor, options)) and not executor.needs.schedule.shared and alike(program):
         shared = build(program, program.name, options, share=True)
         if shared.needs.schedule.shared:
             executor, total = shared, _too_many(shared, options)

@@ -15,7 +15,7 @@ from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.dialects.verify import walk
 
-__all__ = ["LEAST_SAVED", "equal_tasks", "launch_key", "signals"]
+__all__ = ["LEAST_SAVED", "alike", "equal_tasks", "launch_key", "signals"]
 
 LEAST_SAVED = 16
 """So many bodies, and half of all, must be saved before a program looks operands up.
@@ -37,6 +37,11 @@ def equal_tasks(program: ProgramView, always: bool = False) -> list[int] | None:
     found = [first.setdefault(_key(program, [task]), task.number) for task in program.tasks]
     saved = len(found) - len(first)
     return found if saved >= (1 if always else max(LEAST_SAVED, len(first))) else None
+
+
+def alike(program: ProgramView) -> bool:
+    """Whether some task is like another one."""
+    return len(set(equal_tasks(program, always=True) or ())) < len(program.tasks)
 
 
 def launch_key(program: ProgramView) -> tuple[Hashable, ...]:

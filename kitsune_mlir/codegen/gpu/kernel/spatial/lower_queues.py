@@ -39,10 +39,10 @@ def lower_queues(function: ir.Operation) -> None:
         UnsupportedError: the program has queues and is not spatial. Where a block runs tiles of both ends, a full ring would
             stop it before the tiles that empty the ring.
     """
+    if all(op.operation.name != "kitsune.make_queue" for op in function.regions[0].blocks[0].operations):
+        return
     program = TileProgram(function)
     queues = program.queues
-    if not queues:
-        return
     if program.mode != "spatial":
         limit = "rings need producers and consumers on different multiprocessors: a spatial program"
         raise UnsupportedError("kitsune.make_queue", limit, program.mode, str(next(iter(queues.values())).op.location))
