@@ -115,7 +115,7 @@ def main() -> int:
     without = left_out(LEFT_OUT.read_text())
     chosen = {name: path for name, path in _chosen(given.source, given.patterns).items() if name not in record.cases}
     names = sorted(chosen) if given.sample is None else random.Random(0).sample(sorted(chosen), min(given.sample, len(chosen)))
-    imported_first()
+    imported_first(dict.fromkeys(chosen.values()))
     for name in names:
         reasons = [reason for pattern, reason in without.items() if fnmatch.fnmatch(name, pattern)]
         if reasons:

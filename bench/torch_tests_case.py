@@ -73,10 +73,17 @@ def _substitute() -> None:
     functorch.compile.nop = torch._functorch.compilers.nop = functorch.compile.make_boxed_compiler(_functional)
 
 
-def imported_first() -> None:
-    """Import what every test would import in its own process, which takes longer than most tests; starts no threads."""
+def imported_first(paths: Iterable[Path] = ()) -> None:
+    """Import what every test would import in its own process, which takes longer than most tests; starts no threads.
+
+    So are asked, once for all tests, which vector instructions there are (Inductor compiles and runs something for that), and
+    where the functions of the tests' files begin (Dynamo reads all their lines).
+    """
     for name in ("kitsune_mlir.pipeline", "kitsune_mlir.targets", "torch._inductor.compile_fx", "torch._inductor.test_case"):
         importlib.import_module(name)
+    importlib.import_module("torch._inductor.cpu_vec_isa").valid_vec_isa_list()
+    for path in paths:
+        importlib.import_module("torch._dynamo.funcname_cache").get_funcname(str(path), 1)
 
 
 def _load(path: Path) -> types.ModuleType:
