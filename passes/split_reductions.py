@@ -21,6 +21,7 @@ from kitsune_mlir.passes.reductions.associative import Reduction, reduction_of, 
 from kitsune_mlir.passes.reductions.joined_factors import multiply_parts
 from kitsune_mlir.passes.reductions.operand_sums import mark_operand_sums
 from kitsune_mlir.passes.reductions.parts import Cut, in_parts
+from kitsune_mlir.passes.reductions.sibling_sums import join_siblings
 from kitsune_mlir.passes.stages.column_sums import LINE, adds_columns
 
 from .base import Pass
@@ -53,8 +54,10 @@ class SplitReductions(Pass):
     does so inside its stage; where that is as fast, the stage is left alone, and `--remarks` says so. On a GPU a product whose
     rows or columns are those of a concatenation that nobody else needs whole (a weight's gradient, of what its layer read) is
     first of all one for each of the joined tensors. A sum of the operand that has a product's rows, over the product's terms
-    (a bias' gradient beside its weight's), is marked: it is done in the same parts, and beside the product. Options: `target`;
-    `parts`: as many for every reduction, or as near as divides it, instead of the choice by cost (1: none is split).
+    (a bias' gradient beside its weight's), is marked: it is done in the same parts, and beside the product. On a GPU sums of
+    columns that walk the same loops of a large tensor, neither made of the other (a normalization's gradients), are one.
+    Options: `target`; `parts`: as many for every reduction, or as near as divides it, instead of the choice by cost (1: none
+    is split).
     """
 
     name: ClassVar[str] = "kitsune-split-reductions"
@@ -68,7 +71,8 @@ class SplitReductions(Pass):
                 multiply_parts(op)
             every = [op for op in walk(module) if is_generic(op) and _at_top(op) and ATTENTION not in op.attributes]
             beside = mark_operand_sums(every) if target.is_gpu else []
-            for op in [op for op in every if op not in beside]:
+            rest = [op for op in every if op not in beside]
+            for op in join_siblings(rest) if target.is_gpu else rest:
                 found = reduction_of(op)
                 if isinstance(found, Reduction):
                     mark = op.attributes[OPERAND_SUM] if OPERAND_SUM in op.attributes else None
