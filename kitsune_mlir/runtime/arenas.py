@@ -7,6 +7,7 @@ alternate with another call's (`Arena.lock`).
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 import weakref
@@ -42,12 +43,14 @@ class Arena:
 
     Attributes:
         address: of the memory; 0 before the first use.
+        place: holds the address, for compiled code.
         lock: held while a call is launched.
     """
 
     def __init__(self, device: Device, stream: int):
         self.device, self.stream = device, stream
         self.address = self._size = self._users = 0
+        self.place = ctypes.c_uint64()
         self.lock = threading.RLock()
         self._memory: DeviceMemory | None = None
 
@@ -59,6 +62,7 @@ class Arena:
                 # The allocator hands the old memory round when what was launched before has run; the driver waits for that.
                 before, self._memory = self._memory, DeviceMemory(size, self.device, self.stream)
                 self.address, self._size = self._memory.address, size
+                self.place.value = self.address
                 if before is not None:
                     before.release()
 
@@ -68,7 +72,7 @@ class Arena:
             self._users -= 1
             if not self._users and self._memory is not None:
                 self._memory.release()
-                self._memory, self.address, self._size = None, 0, 0
+                self._memory, self.address, self._size, self.place.value = None, 0, 0, 0
 
 
 _ARENAS: weakref.WeakValueDictionary[tuple[int, int, int | None], Arena] = weakref.WeakValueDictionary()

@@ -131,6 +131,9 @@ class Copies:
         device: its index.
         stream: the stream's handle.
 
+    Attributes:
+        launch: addresses of configuration, function and arguments.
+
     Raises:
         TargetError: the device does not take the kernel.
     """
@@ -142,8 +145,13 @@ class Copies:
         self._places = range(0, len(copies) * _ROW.size // 8, _ROW.size // 8)
         self._table = (ctypes.c_uint64 * 1)(ctypes.addressof(words))
         self._config = Config(blocks, THREADS, 0, stream, cooperative=False)
-        self._given = self._config.address, int(self._function.handle), ctypes.addressof(self._table), None
+        self.launch = self._config.address, int(self._function.handle), ctypes.addressof(self._table)
+        self._given = *self.launch, None
         self._launch, self._lock = library().launch, threading.Lock()
+
+    def place(self, number: int) -> int:
+        """The address of the word that says where a copy's source is, for code that makes the launch itself."""
+        return ctypes.addressof(self._words) + 8 * self._places[number]
 
     def __call__(self, sources: Sequence[int]) -> None:
         """Copy, without waiting for anything; works while the stream is being captured.

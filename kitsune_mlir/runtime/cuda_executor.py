@@ -21,18 +21,16 @@ import numpy as np
 from kitsune_mlir.errors import ArgumentError, KitsuneError, TargetError
 from kitsune_mlir.runtime.arenas import Arena, DeviceMemory, arena_of
 from kitsune_mlir.runtime.driver import Device, call, capture_id, cleared_apart, driver, load, resident_clusters
+from kitsune_mlir.runtime.kernel_frame import KernelFrame
 from kitsune_mlir.runtime.launch import Config, library
 from kitsune_mlir.runtime.manifest import MAX_BLOCKS, REPORT_BYTES, REPORT_FIELDS, Manifest, parameters_problem
-from kitsune_mlir.runtime.tensormap import encode
+from kitsune_mlir.runtime.tensormap import MAP_BYTES, encode
 from kitsune_mlir.runtime.timeline import Timeline
 
 __all__ = ["CudaExecutor"]
 
 KEPT_CAPTURES = 16
 """States of graph captures that are kept; torch keeps their memory for as long as the graph lives in any case."""
-
-MAP_BYTES = 128
-"""Size of an encoded tensor map (CUtensorMap of cuda.h)."""
 
 KEPT_MAPS = 256
 """Encoded tensor maps kept for one parameter of one state, most recently used last."""
@@ -173,6 +171,14 @@ class CudaExecutor:
     def kept_state(self, stream: int) -> _State | None:
         """As `calm_state`, of a stream that is known not to be captured."""
         return self._states.get(stream)
+
+    def frames(self, stream: int) -> list[KernelFrame] | None:
+        """Arguments of launches on a stream apart from other calls'; None where nothing ran there or it is captured."""
+        state = self.calm_state(stream)
+        if state is None:
+            return None
+        maps = state.table[1] if self.manifest.arrays else list(state.table[len(self._slots) :])
+        return [KernelFrame(state, self._handle, self._slots, self._maps, self._mapped, maps)]
 
     def _stated(self, stream: int) -> _State:
         with self.device.current():

@@ -16,19 +16,16 @@ import numpy as np
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.arenas import DeviceMemory
 from kitsune_mlir.runtime.call_table import Calls, CallTable
-from kitsune_mlir.runtime.cuda_executor import MAP_BYTES, CudaExecutor
+from kitsune_mlir.runtime.cuda_executor import CudaExecutor
 from kitsune_mlir.runtime.cuda_sequence import CudaSequence
 from kitsune_mlir.runtime.driver import Device, call, capture_id, written_apart
 from kitsune_mlir.runtime.launch import library
 from kitsune_mlir.runtime.manifest import REQUEST_HEADER
 from kitsune_mlir.runtime.runner import WeightTable
-from kitsune_mlir.runtime.tensormap import encoder
+from kitsune_mlir.runtime.tensormap import MAP_BYTES, EncodedMaps
 from kitsune_mlir.runtime.timeline import Timeline
 
 __all__ = ["CudaRequestKernels", "CudaRequests"]
-
-KEPT_MAPS = 4096
-"""Encoded tensor maps that are kept for each of a kernel's, of 128 bytes each."""
 
 PARTS = 4
 """Tables that may wait for their copy to the device, before a launch waits for the first."""
@@ -77,24 +74,6 @@ class _Table:
         return table
 
 
-class _Maps(dict[int, bytes]):
-    """A kernel's tensor map in bytes, by where the memory begins that it is of; encoded when it is asked for."""
-
-    def __init__(self, description: dict[str, Any], offset: int):
-        super().__init__()
-        self._description, self._offset = description, offset
-        self._encode: Callable[[int], Any] | None = None
-
-    def __missing__(self, start: int) -> bytes:
-        if len(self) >= KEPT_MAPS:
-            self.clear()
-        if self._encode is None:
-            self._encode = encoder(self._description)
-        encoded = self._encode(start + self._offset)
-        found = self[start] = ctypes.string_at(int(encoded.getPtr()), MAP_BYTES)
-        return found
-
-
 class CudaRequests(CudaExecutor):
     """A kernel whose launch takes up to `manifest.requests` requests; arguments, attributes and errors of `CudaExecutor`.
 
@@ -105,7 +84,7 @@ class CudaRequests(CudaExecutor):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        self._encoded = [_Maps(parameter.map or {}, parameter.offset) for parameter in self._maps]
+        self._encoded = [EncodedMaps(parameter.map or {}, parameter.offset) for parameter in self._maps]
         first = {"input": 0, "result": len(self.manifest.input_bytes)}
         self._map_of = [None if one.of == "arena" else first[one.of] + one.index for one in self._maps]  # which pointer's
         self._gathered, self._library = self._gatherer(), library()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from kitsune_mlir.errors import KitsuneError, TargetError
 from kitsune_mlir.runtime.call_table import Calls
 from kitsune_mlir.runtime.manifest import Manifest
 from kitsune_mlir.runtime.manifest_check import read_manifest
 from kitsune_mlir.runtime.runner import Launched, WeightTable
+
+if TYPE_CHECKING:
+    from kitsune_mlir.runtime.arenas import Arena
+    from kitsune_mlir.runtime.kernel_frame import KernelFrame
 
 __all__ = ["CudaRunner", "require_hopper"]
 
@@ -49,6 +54,14 @@ class CudaRunner:
         """As of `Runner`; returns at once."""
         numbers = self.executor.run_calls(table, calls, results, stream)
         return None if numbers is None else (numbers, {})
+
+    def calls(self, stream: int) -> tuple[Sequence[KernelFrame], Arena] | None:
+        """As of `Runner`."""
+        frames = None if self.most_requests > 1 else self.executor.frames(stream)
+        if frames is None:
+            return None
+        arena = frames[0].arena
+        return (frames, arena) if all(frame.bound == arena.address for frame in frames) else None
 
     @staticmethod
     def artifacts(kernels: Sequence[tuple[Manifest, bytes, str]]) -> dict[str, bytes]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kitsune_mlir.runtime.cuda_executor import CudaExecutor
+from kitsune_mlir.runtime.kernel_frame import KernelFrame
 from kitsune_mlir.runtime.manifest import Manifest
 from kitsune_mlir.runtime.timeline import Timeline
 
@@ -53,6 +54,11 @@ class CudaSequence:
                 first.run_with(kept, state, stream)
                 for executor in others:
                     executor.run_with(kept, None if state is None else executor.kept_state(stream), stream)
+
+    def frames(self, stream: int) -> list[KernelFrame] | None:
+        """As of `CudaExecutor`, of all kernels."""
+        each = [executor.frames(stream) for executor in self.executors]
+        return None if None in each else [frame for frames in each for frame in frames or ()]
 
     def check(self, stream: int = 0) -> None:
         """Wait for a stream; errors as of `CudaExecutor.check`."""

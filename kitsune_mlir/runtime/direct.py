@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.runtime.pieces import Piece, pieces_of, results_in
 from kitsune_mlir.runtime.results import ALIGNMENT, Overwritten, changed, strides
 from kitsune_mlir.runtime.runner import Runner
 from kitsune_mlir.runtime.signature import Signature, torch_dtype
 
+if TYPE_CHECKING:
+    from kitsune_mlir.runtime.compiled_call import CompiledCall, Cut
+    from kitsune_mlir.runtime.copy_kernel import Copies
+
 __all__ = ["FEWEST", "DirectCall", "direct_call", "guard_of"]
+
+COMPILED_AFTER = 16
+"""Calls from which on they are made by compiled code, which takes some milliseconds to be had."""
 
 MISSES = 8
 """Calls whose arguments differ from the last ones in what a guard sees, before new guards are no longer made."""
@@ -83,6 +91,10 @@ class DirectCall:
         self._new = None if self._places else make(self.weights, self._empty, self.results)
         self._pieces = pieces_of(self.results) if device.type == "cuda" else None
         self._given = _unrolled(self._count, 0, self.strided)(self.weights, self._empty, ())
+        plain = not (self._places or self.writes or self.strided)
+        self._compilable = plain and device.type == "cuda"
+        self._calls = 0
+        self._ready: dict[int, CompiledCall] = {}  # by stream
 
     def _plain_empty(self, shape: Sequence[int], stride: Sequence[int], dtype: Any) -> Any:
         import torch
@@ -92,6 +104,14 @@ class DirectCall:
     def __call__(self, args: Sequence[Any]) -> Any:
         """The output; None where the arguments do not fit as they are."""
         # As `bind` does it, where arguments are as before: while torch.compile's hook is there, functions are slow to call.
+        stream = 0 if self._stream is None else self._stream(self._index)
+        ready = self._ready.get(stream)
+        if ready is not None and self._current() == self._index:  # type: ignore[misc]
+            results = ready.call(args)  # type: ignore[arg-type]
+            if results is not None:
+                return self.assemble(results)
+            if not ready.mend():
+                self._ready.pop(stream, None)
         seen, new = self._seen, self._new
         if seen is None or new is None or len(args) != self._count or not seen(*args):
             bound = self.bind(args)
@@ -105,7 +125,11 @@ class DirectCall:
         if bound is None:
             return None
         pointers, results = bound
-        self.run(pointers, self._stream(self._index) if self._stream is not None else 0)
+        self.run(pointers, stream)
+        if self._compilable:
+            self._calls += 1
+            if self._calls % COMPILED_AFTER == 0 and (compiled := self.compiled(args, stream)) is not None:
+                self._ready[stream] = compiled
         return self.assemble(results)
 
     def bind(self, args: Sequence[Any], into: Sequence[Any] | None = None) -> tuple[tuple[int, ...], list[Any]] | None:
@@ -161,6 +185,36 @@ class DirectCall:
 
         address = torch.Tensor.data_ptr
         return call
+
+    def compiled(
+        self,
+        args: Sequence[Any],
+        stream: int,
+        held: Sequence[Any] | None = None,
+        copies: Copies | None = None,
+        cut: Callable[..., Any] | None = None,
+        cuts: Sequence[Cut | None] = (),
+    ) -> CompiledCall | None:
+        """What makes calls with tensors like these on a stream, where an earlier one ran; None where there is nothing.
+
+        Args:
+            held: arguments that are the same in all calls, which it holds; None: they are what is in `args`.
+            copies: where there are such, the copies of `args` that are made before.
+            cut, cuts: as of `CompiledCall`.
+        """
+        from kitsune_mlir.runtime.compiled_call import CompiledCall  # LLVM, of which the first calls need nothing
+
+        check = guard_of(args)
+        if not self._compilable or check is None or not check(*args):
+            return None
+        constants = self.weights if held is None else (self._given(held) or [None])[0]
+        calls = self.runner.calls(stream)
+        if constants is None or calls is None:
+            return None
+        try:
+            return CompiledCall(*calls, stream, check, len(args), constants, copies, self.results, self._empty, cut, cuts, held)
+        except KitsuneError:  # LLVM has no code for this processor, or a tensor map cannot be encoded
+            return None
 
     def _like_before(self, args: Sequence[Any]) -> bool:
         """Whether the arguments fit as they are, on the current device."""

@@ -63,6 +63,9 @@ class HostRunner:
         """As many as there are numbers for their tiles: the code holds for any number."""
         return self._executor.most_requests
 
+    def calls(self, stream: int) -> None:
+        """None: nothing is launched."""
+
     @staticmethod
     def artifacts(code: HostCode) -> dict[str, bytes]:
         """The members of a package that `read_code` reads."""

@@ -8,20 +8,23 @@ reads arguments and makes results is written here in LLVM IR, too, by calls of C
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
 
 from kitsune_mlir.runtime.word_function import WORD, WordFunction
 
-__all__ = ["Interpreter", "builtin_function"]
+__all__ = ["Interpreter", "builtin_function", "builtin_methods"]
 
-_FASTCALL = 0x0080
+_FASTCALL, _ONE = 0x0080, 0x0008
 _SHORT = ir.IntType(32)
 _NOTHING = ir.VoidType()
 _RESULTS = {
-    "PySet_Add": _SHORT, "PyTuple_SetItem": _SHORT, "PyErr_BadArgument": _SHORT, "Py_DecRef": _NOTHING, "PyErr_Clear": _NOTHING,
+    "PySet_Add": _SHORT, "PyTuple_SetItem": _SHORT, "PyList_SetItem": _SHORT, "PyErr_BadArgument": _SHORT,
+    "Py_IncRef": _NOTHING, "Py_DecRef": _NOTHING, "PyErr_Clear": _NOTHING, "PyEval_RestoreThread": _NOTHING,
 }  # fmt: skip
 """Of CPython's functions that give no word."""
 
@@ -90,8 +93,20 @@ _methods: list[_Method] = []
 
 def builtin_function(name: str, address: int) -> Callable[..., object]:
     """The built-in function whose code is at an address; the code has to stay there."""
-    method = _Method(name.encode(), address, _FASTCALL, None)
+    return _method(_kept(_Method(name.encode(), address, _FASTCALL, None)), None)
+
+
+def builtin_methods(name: str, address: int) -> Callable[[object], Callable[[Any], Any]]:
+    """Makes, of an object, the built-in function of one argument whose code, at an address, is given that object, too."""
+    return functools.partial(_method, _kept(_Method(name.encode(), address, _ONE, None)))
+
+
+def _kept(method: _Method) -> _Method:
     _methods.append(method)
+    return method
+
+
+def _method(method: _Method, own: object) -> Callable[..., Any]:
     make = ctypes.pythonapi.PyCFunction_NewEx
-    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-    return make(ctypes.addressof(method), None, None)
+    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    return make(ctypes.addressof(method), own, None)

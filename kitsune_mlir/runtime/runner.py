@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.runtime.call_table import Calls
+
+if TYPE_CHECKING:
+    from kitsune_mlir.runtime.arenas import Arena
+    from kitsune_mlir.runtime.kernel_frame import KernelFrame
 
 __all__ = ["Launched", "Runner", "WeightTable"]
 
@@ -51,6 +55,11 @@ class Runner(Protocol):
         Args:
             results: for each where the first request's lies, and bytes to the next one's.
         """
+        ...
+
+    def calls(self, stream: int) -> tuple[Sequence[KernelFrame], Arena] | None:
+        """Kernels with arguments of their own, as the last call on a stream took them, and the stream's arena; None where
+        nothing ran there, or it is captured, or code is not launched one request at a time."""
         ...
 
     @property

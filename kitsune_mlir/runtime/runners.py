@@ -31,6 +31,9 @@ class NothingToRun:
     def run_calls(self, table: Any, calls: Any, results: Any, stream: int) -> None:
         """None: no call of it is a launch."""
 
+    def calls(self, stream: int) -> None:
+        """None: there is nothing to launch."""
+
     most_requests = sys.maxsize
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
 from kitsune_mlir.errors import ArgumentError, KitsuneError, TargetError
 
-__all__ = ["DTYPES", "FILLS", "PROMOTIONS", "SWIZZLES", "encode", "encoder"]
+__all__ = ["DTYPES", "FILLS", "MAP_BYTES", "PROMOTIONS", "SWIZZLES", "EncodedMaps", "encode", "encoder"]
+
+MAP_BYTES = 128
+"""Size of an encoded tensor map (CUtensorMap of cuda.h)."""
+KEPT_MAPS = 4096
+"""Encoded tensor maps that are kept for each of a kernel's."""
 
 DTYPES = {
     "i8": ("UINT8", 1),
@@ -77,3 +83,26 @@ def encoder(description: dict[str, Any]) -> Callable[[int], Any]:
         return made
 
     return encoded
+
+
+class EncodedMaps(dict[int, bytes]):
+    """A kernel's tensor map in bytes, by where the memory begins that it is of; encoded when it is asked for.
+
+    Args:
+        description: as of `encode`.
+        offset: bytes from there to the tensor's first element.
+    """
+
+    def __init__(self, description: dict[str, Any], offset: int):
+        super().__init__()
+        self._description, self._offset = description, offset
+        self._encode: Callable[[int], Any] | None = None
+
+    def __missing__(self, start: int) -> bytes:
+        if len(self) >= KEPT_MAPS:
+            self.clear()
+        if self._encode is None:
+            self._encode = encoder(self._description)
+        encoded = self._encode(start + self._offset)
+        found = self[start] = ctypes.string_at(int(encoded.getPtr()), MAP_BYTES)
+        return found

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from kitsune_mlir.sized.expressions import Size, size_at
+from kitsune_mlir.sized.first_elements import FirstElements
 from kitsune_mlir.sized.padded_input import CopiedTogether, PaddedInput, copies_into
 from kitsune_mlir.sized.prepared import PreparedCall, prepared
-from kitsune_mlir.sized.restride import reinterpreted, same_strides, with_strides, without_views
+from kitsune_mlir.sized.restride import with_strides, without_views
 from kitsune_mlir.sized.taker import taker
 
 __all__ = ["PaddedCall", "PaddedResult", "Place", "reader", "values_of"]
@@ -64,14 +65,12 @@ class PaddedResult:
         now = [[size_at(factor, sizes) for factor in axis] or [1] for axis in self.axes]
         true = [[size_at(factor, values) for factor in axis] or [1] for axis in self.axes]
         size, stride = [size_at(n, values) for n in self.size], [size_at(n, values) for n in self.stride]
-        if now == true:
-            return lambda value: with_strides(value, size, stride)
         # Factors of dimensions whose valid elements are the first ones need not be told apart.
         together = [one[1:] == other[1:] for one, other in zip(now, true, strict=True)]
         split = [n for one, dims in zip(together, now, strict=True) for n in ([math.prod(dims)] if one else dims)]
         keep = [n for one, dims in zip(together, true, strict=True) for n in ([math.prod(dims)] if one else dims)]
         if all(together):
-            return _first(keep, stride)
+            return FirstElements(keep, stride)
 
         def cut(value: Tensor) -> Tensor:
             with without_views():
@@ -82,26 +81,6 @@ class PaddedResult:
                 return with_strides(value.reshape(size), size, stride)
 
         return cut
-
-
-def _first(size: Sequence[int], stride: Sequence[int]) -> Callable[[Tensor], Tensor]:
-    """What takes the first elements along each dimension, with these strides."""
-    as_it_lies: tuple[int, ...] | None = None  # strides of a result that needs no copy
-
-    def cut(value: Tensor) -> Tensor:
-        nonlocal as_it_lies
-        lies = value.stride()
-        if lies != as_it_lies and same_strides(size, lies, stride):
-            as_it_lies = lies
-        if lies == as_it_lies:  # strides of dimensions of one element, too: who guards a size guards them
-            return reinterpreted(value, size, stride)
-        with without_views():
-            for dim, n in enumerate(size):
-                if value.shape[dim] != n:
-                    value = value.narrow(dim, 0, n)
-            return with_strides(value, size, stride)
-
-    return cut
 
 
 class PaddedCall:

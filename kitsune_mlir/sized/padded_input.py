@@ -13,7 +13,7 @@ from torch import Tensor
 from kitsune_mlir.runtime.copy_kernel import ALIGNED, MOST_BYTES, MOST_COPIES, Copies, Copy
 from kitsune_mlir.sized.taker import taker
 
-__all__ = ["KEPT", "CopiedTogether", "PaddedInput", "copier", "copies_into"]
+__all__ = ["KEPT", "CopiedOnce", "CopiedTogether", "PaddedInput", "copier", "copies_into"]
 
 Pieces = tuple[int, int, int, int]
 """Address, bytes of a piece, how many there are, bytes from one to the next: all of `Copy` but where they come from."""
@@ -185,16 +185,26 @@ def copies_into(
     index, stream, capture = _place(larger[numbers[0]].device)
     if capture or _addresses([args[n] for n in numbers]) is None or not 0 < len(each) == len(numbers) <= MOST_COPIES:
         return None
-    copies, capturing, take = Copies(each, index, stream), torch._C._cuda_isCurrentStreamCapturing, taker(numbers)
+    return CopiedOnce(Copies(each, index, stream), taker(numbers))
 
-    def together(args: Sequence[Any]) -> bool:
-        sources = _addresses(take(args))
-        if sources is None or capturing():
+
+class CopiedOnce:
+    """Copies a call's arguments in one launch; says whether it could (`copies_into`).
+
+    Attributes:
+        copies: makes the launch.
+        take: takes what is copied out of the arguments.
+    """
+
+    def __init__(self, copies: Copies, take: Callable[[Sequence[Any]], Sequence[Any]]):
+        self.copies, self.take = copies, take
+
+    def __call__(self, args: Sequence[Any]) -> bool:
+        sources = _addresses(self.take(args))
+        if sources is None or torch._C._cuda_isCurrentStreamCapturing():
             return False
-        copies(sources)
+        self.copies(sources)
         return True
-
-    return together
 
 
 def copier(places: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], None]:

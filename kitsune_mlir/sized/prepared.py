@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from kitsune_mlir.runtime.direct import COMPILED_AFTER, DirectCall
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.taken import takers
+from kitsune_mlir.sized.first_elements import FirstElements
+from kitsune_mlir.sized.padded_input import CopiedOnce
 from kitsune_mlir.sized.part import Part
+from kitsune_mlir.sized.restride import reinterpret
 from kitsune_mlir.sized.taker import taker
+
+if TYPE_CHECKING:
+    from kitsune_mlir.runtime.compiled_call import CompiledCall
 
 __all__ = ["PreparedCall", "prepared"]
 
@@ -29,7 +36,8 @@ class PreparedCall:
             has any more are let go.
         weights: takes them out of a caller's arguments.
         copy: puts a caller's arguments into the buffers; says whether it could.
-        again: makes the call on a stream.
+        direct: the quick way through the program's calls. again: makes the call on a stream, with what it holds.
+        held: that.
         cuts: make what a caller wants of the results.
         numbers: what the caller of this call wants to know beside.
         misses: how many calls its forerunners for the same sizes could not make.
@@ -41,7 +49,9 @@ class PreparedCall:
         bound: tuple[list[int] | None, Program],
         weights: Callable[[Sequence[Any]], Sequence[Any]],
         copy: Callable[[Sequence[Any]], bool],
+        direct: DirectCall,
         again: Callable[[int], Sequence[Tensor]],
+        held: Sequence[Any],
         cuts: Sequence[Cut],
         numbers: Sequence[int],
         misses: int,
@@ -50,6 +60,9 @@ class PreparedCall:
         self.numbers, self.misses = numbers, misses
         self._part, self._program, self._has_copies = part, weakref.ref(program), len(program.copies) > 0
         self._weights, self._pointers, self._copy, self._again, self._cuts = weights, pointers or [], copy, again, cuts
+        self._direct, self._held, self._calls = direct, held, 0
+        self._take: Callable[[Sequence[Any]], Sequence[Any]] = copy.take if isinstance(copy, CopiedOnce) else tuple
+        self._ready: CompiledCall | None = None
 
     def __call__(self, args: Sequence[Any], stream: int) -> list[Any] | None:
         """The results; None where weights or arguments lie in another way, or somebody takes this thread's calls."""
@@ -61,12 +74,33 @@ class PreparedCall:
             return None
         if self._has_copies:
             program.copies.refresh()
+        if self._ready is not None:
+            results = self._ready.call(tuple(self._take(args)))
+            if results is not None:
+                return results
+            if not self._ready.mend():
+                self._ready = None
         if not self._copy(args):
             return None
         results = []
         for value, cut in zip(self._again(stream), self._cuts, strict=True):
             results.append(cut(value))
+        self._calls += 1
+        if self._calls % COMPILED_AFTER == 0:
+            self._ready = self._compiled(args, stream)
         return results
+
+    def _compiled(self, args: Sequence[Any], stream: int) -> CompiledCall | None:
+        """What makes such calls quicker still, on a GPU."""
+        copy, made = self._copy, self._direct.results
+        if not isinstance(copy, CopiedOnce) or reinterpret is None:
+            return None
+        cuts = list[tuple[Sequence[int], Sequence[int]]]()
+        for cut, (_, lies, _) in zip(self._cuts, made, strict=True):
+            if not isinstance(cut, FirstElements) or not cut.need_no_copy(lies):
+                return None
+            cuts.append((cut.size, cut.stride))
+        return self._direct.compiled(tuple(self._take(args)), stream, self._held, copy.copies, reinterpret, cuts)
 
 
 def prepared(
@@ -95,7 +129,8 @@ def prepared(
         return None
     if any(n not in kept for n in part.inputs):
         return None
-    again = direct.again([kept[n] for n in part.inputs])
+    held = [kept[n] for n in part.inputs]
+    again = direct.again(held)
     if again is None:
         return None
-    return PreparedCall(part, bound, taker([taken[n] for n in weights]), copy, again, cuts, numbers, misses)
+    return PreparedCall(part, bound, taker([taken[n] for n in weights]), copy, direct, again, held, cuts, numbers, misses)

@@ -8,19 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["NoViews", "reinterpreted", "same_strides", "with_strides", "without_views"]
+__all__ = ["NoViews", "reinterpret", "reinterpreted", "same_strides", "with_strides", "without_views"]
 
 without_views = torch._C._AutoDispatchBelowADInplaceOrView
 """While it is entered, what looks at another tensor's memory is a tensor of its own to autograd."""
 
 
-_reinterpret = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None)
+reinterpret: Callable[..., Tensor] | None = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None)
+"""PyTorch's own function of a tensor, size, strides and offset that makes no view; None in a version that has none."""
 
 
 def reinterpreted(tensor: Tensor, size: Sequence[int], stride: Sequence[int]) -> Tensor:
     """A tensor's memory with another size and other strides, from where it begins: no view of it to autograd."""
-    if _reinterpret is not None:  # what torch.compile's own code does it with, in half the time
-        return _reinterpret(tensor, size, stride, 0)
+    if reinterpret is not None:  # what torch.compile's own code does it with, in half the time
+        return reinterpret(tensor, size, stride, 0)
     with without_views():
         return tensor.as_strided(size, stride)
 

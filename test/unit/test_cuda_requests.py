@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from kitsune_mlir.errors import ArgumentError
-from kitsune_mlir.runtime import arenas, cuda_executor, cuda_requests
+from kitsune_mlir.runtime import arenas, cuda_executor, cuda_requests, tensormap
 from kitsune_mlir.runtime.call_table import Calls
 from kitsune_mlir.runtime.manifest import REQUEST_HEADER, Parameter
 from kitsune_mlir.runtime.runner import WeightTable
@@ -83,7 +83,7 @@ def device(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F
         kept.append(ctypes.create_string_buffer(struct.pack("<Q", address) * 16, 128))
         return Map(ctypes.addressof(kept[-1]))
 
-    monkeypatch.setattr(cuda_requests, "encoder", lambda description: functools.partial(encode, description))
+    monkeypatch.setattr(tensormap, "encoder", lambda description: functools.partial(encode, description))
     seen.encoded = kept
     return seen
 

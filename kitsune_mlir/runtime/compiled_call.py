@@ -1,0 +1,152 @@
+"""Calls of a program on a GPU by compiled code: checks, new results and all launches are one function (`call_code`)."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.runtime.arenas import Arena
+from kitsune_mlir.runtime.call_code import CAPTURED, DONE, FAILED, FIELDS, MOVED, NO_POINTER, UNKNOWN_MAP, call_module
+from kitsune_mlir.runtime.copy_kernel import Copies
+from kitsune_mlir.runtime.driver import driver
+from kitsune_mlir.runtime.host_code import link
+from kitsune_mlir.runtime.host_object import emit_object
+from kitsune_mlir.runtime.kernel_frame import KernelFrame
+from kitsune_mlir.runtime.launch import library
+from kitsune_mlir.runtime.python_calls import builtin_methods
+
+__all__ = ["CompiledCall", "Cut", "Made"]
+
+Made = tuple[Sequence[int], Sequence[int], Any]
+"""Size, strides and type of a result as the program writes it."""
+Cut = tuple[Sequence[int], Sequence[int]]
+"""Size and strides that a caller wants of it."""
+
+MOST_MISFITS = 64
+"""Calls that could not be made, from which on it is not worth to try."""
+
+
+@functools.cache
+def _compiled() -> tuple[object, Callable[[object], Callable[[Any], Any]]] | None:
+    """What keeps the code in memory, and what makes a function of a table's address; None where it cannot be had."""
+    try:
+        kept, addresses = link("calls", emit_object(call_module()), ["call_make"])
+    except KitsuneError:
+        return None
+    return kept, builtin_methods("call_make", addresses["call_make"])
+
+
+class CompiledCall:
+    """Calls on one stream with tensors like those of an earlier call.
+
+    Args:
+        frames: the kernels.
+        arena: the stream's.
+        stream: its handle.
+        check: says whether tensors are like those.
+        tensors: how many.
+        constants: pointers that the kernels take first.
+        copies: made first, of the tensors; None where kernels take their pointers, behind the constants.
+        made: of each result, whose pointers come last.
+        empty: makes a tensor of size, strides and type.
+        cut: gives a tensor another size and strides. cuts: for each result what a caller wants; None: as it is made.
+        held: what it keeps, beside.
+
+    Attributes:
+        call: of a tuple of tensors, the list of results; None where the call could not be made (see `mend`).
+    """
+
+    def __init__(
+        self,
+        frames: Sequence[KernelFrame],
+        arena: Arena,
+        stream: int,
+        check: Callable[..., bool],
+        tensors: int,
+        constants: Sequence[int],
+        copies: Copies | None,
+        made: Sequence[Made],
+        empty: Callable[..., Any],
+        cut: Callable[..., Any] | None = None,
+        cuts: Sequence[Cut | None] = (),
+        held: Any = None,
+    ):
+        import torch
+
+        compiled = _compiled()
+        if compiled is None:
+            raise KitsuneError("LLVM gives no code for calls")
+        for frame in frames:
+            for number, pointer in enumerate(constants):
+                frame.set(number, pointer)
+        first = len(constants)
+        places, maps = [], []
+        for number in range(tensors + len(made)):
+            if number < tensors and copies is not None:
+                places.append([copies.place(number)])
+                maps.append([])
+                continue
+            own = first + number - (tensors if copies is not None else 0)
+            places.append([frame.place(own) for frame in frames])
+            maps.append([one for frame in frames for one in frame.maps(own)])
+        self._maps = [[known for known, _ in each] for each in maps for _ in each]  # of each map, all of its pointer
+        launches = [*([copies.launch] if copies is not None else []), *(frame.launch for frame in frames)]
+        sizes = [tuple(one) for one in made]
+        wanted = [() if one is None else (tuple(one[0]), tuple(one[1])) for one in cuts or [None] * len(made)]
+        driver_calls, flag = library(), ctypes.c_uint64()
+        self._kept = (frames, arena, check, copies, sizes, wanted, empty, cut, driver_calls, flag, compiled, held)
+        self._arrays = list[Any]()
+        acquire, release = arena.lock.acquire, arena.lock.release
+        self._methods = acquire, release
+        self._misfits = 0
+        words = {
+            "none": id(None), "true": id(True), "zero": id(0), "check": id(check), "pointer": id(torch.Tensor.data_ptr),
+            "acquire": id(acquire), "release": id(release), "arena": ctypes.addressof(arena.place), "bound": arena.address,
+            "inputs": tensors, "results": len(made), "empty": id(empty), "sizes": self._array(map(id, sizes)), "cut": id(cut),
+            "cuts": self._array(word for one in wanted for word in ((id(one[0]), id(one[1])) if one else (0, 0))),
+            "last": self._array([NO_POINTER] * len(places)),
+            "place_firsts": self._array(_firsts(places)), "places": self._array(one for each in places for one in each),
+            "map_firsts": self._array(_firsts(maps)),
+            "maps": self._array(word for each in maps for known, target in each for word in (id(known), target)),
+            "launches": len(launches), "launch_words": self._array(word for one in launches for word in one),
+            "launch": _address(driver_calls.launch), "capturing": _address(driver_calls.is_capturing), "stream": stream,
+            "flag": ctypes.addressof(flag),
+        }  # fmt: skip
+        self._fields = (ctypes.c_uint64 * len(FIELDS))(*(words.get(name, 0) for name in FIELDS))
+        self.call: Callable[[tuple[Any, ...]], list[Any] | None] = compiled[1](ctypes.addressof(self._fields))
+
+    def _array(self, words: Any) -> int:
+        """The address of an array of words, which it keeps."""
+        given = [*words]
+        self._arrays.append((ctypes.c_uint64 * (len(given) + 1))(*given))
+        return ctypes.addressof(self._arrays[-1])
+
+    def mend(self) -> bool:
+        """After a call that could not be made: make what it lacked; whether later ones are to be tried.
+
+        Raises:
+            KitsuneError: the driver has launched some of the call's kernels, and rejects another.
+        """
+        status, which, code = (self._fields[FIELDS.index(name)] for name in ("status", "which", "code"))
+        if status == FAILED and which > 0:
+            raise KitsuneError(f"launching kernel {which} of a call failed: {driver().CUresult(code).name}")
+        if status == UNKNOWN_MAP:
+            for known in self._maps[which]:
+                known[code]  # is made, and known from now on
+        self._misfits += status not in (CAPTURED, DONE)
+        return status != MOVED and self._misfits < MOST_MISFITS
+
+
+def _firsts(each: Sequence[Sequence[Any]]) -> list[int]:
+    """Of lists one after the other, where each begins, and where the last one ends."""
+    found = [0]
+    for one in each:
+        found.append(found[-1] + len(one))
+    return found
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
