@@ -207,7 +207,8 @@ class Grouping:
 
     def _small(self, group: list[ir.Operation], space: Space, tiles: int | None = None) -> bool:
         """Whether few tiles (by default its points), or one of a single row, of what has no products beat several stages."""
-        if any(is_contraction(op) or not is_generic(op) for op in group) or not (space.dims or all(map(one_row, group))):
+        plain = all(op.name == "tensor.concat" or (is_generic(op) and not is_contraction(op)) for op in group)
+        if not plain or not (space.dims or all(map(one_row, group))):
             return False
         values = {v for op in group for v in [*op.operands, *op.results] if is_tensor(v)}
         bytes_ = sum(tensor_bytes(v.type) for v in values)
