@@ -10,9 +10,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from kitsune_mlir.sized.taker import taker
 
 __all__ = ["SharingGuard"]
 
+MOST_PLACES = 256
+"""Places of all inputs of a call for which it is held that they do not share memory."""
+
+_POINTER = Tensor.data_ptr
 
 Sharing = tuple[tuple[int, int, int], ...]
 
@@ -26,6 +33,7 @@ class SharingGuard:
         asked: numbers of the inputs that are looked at.
         seen: how they shared memory when it was compiled, as `shared` says it.
         returned: by number, outputs that are inputs themselves: AOTAutograd gives new views where inputs share memory.
+        fixed: whether sizes and strides of the inputs are the same in all calls.
     """
 
     def __init__(
@@ -35,8 +43,11 @@ class SharingGuard:
         asked: Sequence[int],
         seen: Sharing,
         returned: Mapping[int, int],
+        fixed: bool = False,
     ):
         self.compiled, self.graph, self.asked, self.seen, self.returned = compiled, graph, asked, seen, returned
+        self._take = taker(asked) if fixed and asked and not seen else None
+        self._apart: set[tuple[int, ...]] = set()
 
     @staticmethod
     def of(compiled: Callable[..., Any], gm: fx.GraphModule, inputs: Sequence[Any]) -> SharingGuard:
@@ -47,16 +58,39 @@ class SharingGuard:
             if isinstance(value, Tensor) and value.layout == torch.strided and not isinstance(value, torch.nn.Parameter)
         ]
         seen = shared(asked, inputs)
-        return SharingGuard(compiled, gm.forward, asked, seen, _returned(gm) if seen else {})
+        return SharingGuard(compiled, gm.forward, asked, seen, _returned(gm) if seen else {}, _is_fixed(gm))
 
     def __call__(self, *args: Any) -> Any:
         """The graph's outputs."""
-        if shared(self.asked, args) != self.seen:
-            return self.graph(*args)
+        take = self._take
+        if take is None:
+            if shared(self.asked, args) != self.seen:
+                return self.graph(*args)
+        else:  # where tensors of the same sizes had no memory in common, they have none
+            places = tuple(map(_POINTER, take(args)))
+            if places not in self._apart:
+                if shared(self.asked, args):
+                    return self.graph(*args)
+                if len(self._apart) >= MOST_PLACES:
+                    self._apart.clear()
+                self._apart.add(places)
         results = self.compiled(*args)
         if self.returned:
             results = [args[self.returned[n]] if n in self.returned else value for n, value in enumerate(results)]
         return results
+
+
+def _is_fixed(gm: fx.GraphModule) -> bool:
+    """Whether no input of Dynamo's graph has a size or stride that changes."""
+    for node in gm.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("example_value")
+        if isinstance(value, Tensor):
+            if value.layout != torch.strided or is_traceable_wrapper_subclass(value):
+                return False
+            value = (*value.shape, *value.stride())
+        if not all(isinstance(n, int | float) for n in (value if isinstance(value, tuple) else (value,))):
+            return False
+    return True
 
 
 def _returned(gm: fx.GraphModule) -> dict[int, int]:

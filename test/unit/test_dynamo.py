@@ -174,6 +174,26 @@ def test_inputs_that_share_memory(apart_first):
             torch.testing.assert_close(own, theirs)
 
 
+def test_inputs_that_lie_where_they_were_apart_are_not_looked_at_again(monkeypatch):
+    from kitsune_mlir.dynamo import sharing
+
+    torch._dynamo.reset()
+    looked, shared = [], sharing.shared
+    monkeypatch.setattr(sharing, "shared", lambda *given: looked.append(given) or shared(*given))
+    compiled = torch.compile(changes, backend="kitsune", dynamic=False)
+    memory, y = R(12), R(4)
+    with torch.no_grad():
+        compiled(memory[:4], y)
+        seen = len(looked)
+        for x, other, looks in ((memory[4:8], y, 1), (memory[4:8], y, 0), (memory[4:8], memory[5:9], 1), (memory[4:8], y, 0)):
+            before, where = memory.clone(), (other.data_ptr() - memory.data_ptr()) // 4
+            theirs = before[where : where + 4] if other is not y else y
+            torch.testing.assert_close(compiled(x, other), changes(before[4:8], theirs))
+            torch.testing.assert_close(memory, before)
+            assert len(looked) - seen == looks
+            seen = len(looked)
+
+
 class Widths(nn.Module):
     def __init__(self, width: int):
         super().__init__()
