@@ -177,8 +177,9 @@ class CudaExecutor:
         state = self.calm_state(stream)
         if state is None:
             return None
-        maps = state.table[1] if self.manifest.arrays else list(state.table[len(self._slots) :])
-        return [KernelFrame(state, self._handle, self._slots, self._maps, self._mapped, maps)]
+        with state.lock:
+            maps = state.table[1] if self.manifest.arrays else list(state.table[len(self._slots) :])
+            return [KernelFrame(state, self._handle, self._slots, self._maps, self._mapped, maps)]
 
     def _stated(self, stream: int) -> _State:
         with self.device.current():

@@ -6,7 +6,6 @@ wrong type or device) is left to its general way, which converts it or says what
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from kitsune_mlir.runtime.pieces import Piece, pieces_of, results_in
 from kitsune_mlir.runtime.results import ALIGNMENT, Overwritten, changed, strides
 from kitsune_mlir.runtime.runner import Runner
 from kitsune_mlir.runtime.signature import Signature, torch_dtype
+from kitsune_mlir.runtime.unrolled import unrolled
 
 if TYPE_CHECKING:
     from kitsune_mlir.runtime.compiled_call import CompiledCall, Cut
@@ -87,10 +87,10 @@ class DirectCall:
             self._current = self._stream = None
         # What torch.compile's own code allocates with; torch.empty_strided takes twice as long.
         self._empty = getattr(torch._C._dynamo.guards, f"_empty_strided_{device.type}", None) or self._plain_empty
-        make = _unrolled(self._count, len(self.results), self.strided)
+        make = unrolled(self._count, len(self.results), self.strided)
         self._new = None if self._places else make(self.weights, self._empty, self.results)
         self._pieces = pieces_of(self.results) if device.type == "cuda" else None
-        self._given = _unrolled(self._count, 0, self.strided)(self.weights, self._empty, ())
+        self._given = unrolled(self._count, 0, self.strided)(self.weights, self._empty, ())
         plain = not (self._places or self.writes or self.strided)
         self._compilable = plain and device.type == "cuda"
         self._calls = 0
@@ -273,38 +273,6 @@ class DirectCall:
             )
         except RuntimeError:  # a layout that has no strides
             return False
-
-
-@functools.cache
-def _unrolled(
-    inputs: int, results: int, strided: Sequence[tuple[int, int, int, int]]
-) -> Callable[..., Callable[[Sequence[Any]], Any]]:
-    """Makes, of the weights' pointers, what allocates, and what each result is, a function from so many tensors to pointers and
-    new results (None where a tensor is not aligned, or memory that is read beside it is not there). A line for each of them:
-    loops take as long again as what they call.
-
-    Args:
-        strided: of inputs that lie in dense tensors, the number, what lies before the first element, in elements and bytes, and
-            bytes of the dense tensor up to the last one that is read.
-    """
-    tensors, outputs = [f"x{n}" for n in range(inputs)], [f"r{n}" for n in range(results)]
-    addresses = [f"p{n}" for n in range(inputs)]
-    lines = ["def make(weights, empty, sizes):"]
-    lines += [f"    shape{n}, stride{n}, dtype{n} = sizes[{n}]" for n in range(results)]
-    lines += ["    def bind(args):", f"        [{', '.join(tensors)}] = args"]
-    before = {n: size for n, _, size, _ in strided}
-    lines += [f"        p{n} = x{n}.data_ptr(){f' - {before[n]}' if before.get(n) else ''}" for n in range(inputs)]
-    for n, elements, size, reach in strided:
-        lines.append(f"        offset = x{n}.storage_offset()")
-        lines.append(f"        end = offset * x{n}.element_size() + {reach - size}")
-        lines.append(f"        if offset < {elements} or end > x{n}.untyped_storage().nbytes(): return None")
-    lines += [f"        if ({' | '.join(addresses) or 0}) % {ALIGNMENT}: return None"]
-    lines += [f"        r{n} = empty(shape{n}, stride{n}, dtype{n})" for n in range(results)]
-    pointers = ["*weights", *addresses, *(f"{name}.data_ptr()" for name in outputs)]
-    lines += [f"        return ({', '.join(pointers)},), [{', '.join(outputs)}]", "    return bind"]
-    made: dict[str, Any] = {}
-    exec("\n".join(lines), made)
-    return made["make"]
 
 
 def guard_of(args: Sequence[Any]) -> Callable[..., bool] | None:

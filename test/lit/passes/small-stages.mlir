@@ -185,3 +185,34 @@ func.func @scaled(%x: tensor<1x256xbf16>, %y: tensor<256x1xbf16>, %z: tensor<1x1
   } -> tensor<300xf32>
   return %r : tensor<300xf32>
 }
+
+// -----
+
+// Halves of a row that change places, one negated (rotary embeddings of a single token): joined where they are read.
+// CHECK-LABEL: func.func @rotated
+// CHECK-COUNT-1: "kitsune.stage"
+// CHECK: tensor.concat
+// CHECK-NOT: "kitsune.stage"
+// CHECK: engine = "simt"
+#id = affine_map<(n, m) -> (n, m)>
+#row = affine_map<(n, m) -> (m)>
+func.func @rotated(%x: tensor<32x64xf32>, %c: tensor<64xf32>, %s: tensor<64xf32>) -> tensor<32x64xf32> {
+  %a = tensor.extract_slice %x[0, 0] [32, 32] [1, 1] : tensor<32x64xf32> to tensor<32x32xf32>
+  %b = tensor.extract_slice %x[0, 32] [32, 32] [1, 1] : tensor<32x64xf32> to tensor<32x32xf32>
+  %h = tensor.empty() : tensor<32x32xf32>
+  %n = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]} ins(%b : tensor<32x32xf32>) outs(%h : tensor<32x32xf32>) {
+  ^bb0(%v: f32, %o: f32):
+    %w = arith.negf %v : f32
+    linalg.yield %w : f32
+  } -> tensor<32x32xf32>
+  %j = tensor.concat dim(1) %n, %a : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x64xf32>
+  %e = tensor.empty() : tensor<32x64xf32>
+  %r = linalg.generic {indexing_maps = [#id, #row, #id, #row, #id], iterator_types = ["parallel", "parallel"]} ins(%x, %c, %j, %s : tensor<32x64xf32>, tensor<64xf32>, tensor<32x64xf32>, tensor<64xf32>) outs(%e : tensor<32x64xf32>) {
+  ^bb0(%v: f32, %cos: f32, %t: f32, %sin: f32, %o: f32):
+    %p = arith.mulf %v, %cos : f32
+    %q = arith.mulf %t, %sin : f32
+    %z = arith.addf %p, %q : f32
+    linalg.yield %z : f32
+  } -> tensor<32x64xf32>
+  return %r : tensor<32x64xf32>
+}
