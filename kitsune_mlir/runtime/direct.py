@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.runtime.pieces import Piece, pieces_of, results_in
-from kitsune_mlir.runtime.results import ALIGNMENT, Overwritten, changed, strides
+from kitsune_mlir.runtime.results import Overwritten, changed, strides
 from kitsune_mlir.runtime.runner import Runner
 from kitsune_mlir.runtime.signature import Signature, torch_dtype
 from kitsune_mlir.runtime.unrolled import unrolled

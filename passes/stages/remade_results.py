@@ -60,7 +60,8 @@ def _remake(grouping: Grouping, g: int) -> None:
     group = grouping.members[g]
     inside = {hash(op) for op in group}
     stored = set(grouping.outputs(group))
-    found = {value: recipe for value in stored if (recipe := _recipe(grouping, value, inside)) is not None}
+    others = [value for value in stored if not any(map(is_contraction, _users(value, inside)))]
+    found = {value: recipe for value in others if (recipe := _recipe(grouping, value, inside)) is not None}
     if any(map(is_contraction, group)):
         _add_halves(grouping, stored, inside, found)
     made = {leaf for recipe in found.values() for leaf in recipe.leaves if _inside(leaf, inside) and leaf not in stored}
@@ -81,6 +82,11 @@ def _readers(grouping: Grouping, value: ir.Value, g: int) -> set[int]:
     return {grouping.group_of[hash(use.owner.operation)] for use in value.uses} - {g}
 
 
+def _users(value: ir.Value, inside: set[int]) -> list[ir.Operation]:
+    """The ops of other groups that read a value. Products take operands from memory (those of f32 from nowhere else)."""
+    return [use.owner.operation for use in value.uses if hash(use.owner.operation) not in inside]
+
+
 def _add_halves(grouping: Grouping, stored: set[ir.Value], inside: set[int], found: dict[ir.Value, Recipe]) -> None:
     """Find 16-bit results, too, that are made of others which stay stored, or are for the results that were found."""
     kept = {leaf for recipe in found.values() for leaf in recipe.leaves}
@@ -94,7 +100,7 @@ def _add_halves(grouping: Grouping, stored: set[ir.Value], inside: set[int], fou
 
 def _multiplied(grouping: Grouping, value: ir.Value, inside: set[int]) -> bool:
     """Whether a product reads a value as its operand, or one does that others are made in one stage with."""
-    readers = [use.owner.operation for use in value.uses if hash(use.owner.operation) not in inside]
+    readers = _users(value, inside)
     groups = [grouping.members[grouping.group_of[hash(reader)]] for reader in readers if hash(reader) in grouping.group_of]
     return any(map(is_contraction, readers)) or any(sum(map(is_contraction, group)) > 1 for group in groups)
 
