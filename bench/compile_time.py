@@ -3,20 +3,23 @@
     python -m bench.compile_time [CASE...] [--target sm_90a] [--torch-compile [--device cuda]] [--json FILE]
 
 Each case runs in processes of its own with a folder for its cache that is empty first, in bf16 with random weights; importing
-torch, with the parts that it imports late, and kitsune_mlir does not count. *Wall* is what a user waits for, and depends on
+torch and kitsune_mlir, with the parts that are imported late, does not count. *Wall* is what a user waits for, and depends on
 what else the machine does; *processor* is the time of the process and of ptxas, on all cores together. No GPU is needed. With
 `--torch-compile` the first call of `torch.compile(model, backend="kitsune")` is timed, tracing included; and, in another
 process, Dynamo's tracing alone, which any backend waits for: *beyond tracing* is what a call from the cache takes more. With
-`--device cuda` that is until the GPU has the result, of which opening the device before is no part. The
-cases are `bench/whole_models.py`'s, EfficientNet-B0 of timm where that is installed, and, by name, those of the benchmark. FILE
-is written after every case.
+`--device cuda` that is until the GPU has the result, of which opening the device before is no part. The cases are
+`bench/whole_models.py`'s, EfficientNet-B0 of timm where that is installed, and, by name, those of the benchmark. FILE is
+written after every case.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
 import os
+import pkgutil
 import resource
 import subprocess
 import sys
@@ -47,11 +50,17 @@ def timed(
     import torch._dynamo
     import torch.export._trace  # importing is not what is measured
 
-    import kitsune_mlir
+    import kitsune_mlir.cache
+    import kitsune_mlir.dynamo
     import kitsune_mlir.pipeline
+    import kitsune_mlir.runtime
     from bench.cases import all_cases
     from bench.whole_models import MODELS
 
+    for package in (kitsune_mlir.cache, kitsune_mlir.dynamo, kitsune_mlir.runtime):
+        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            with contextlib.suppress(ImportError):  # what only a GPU needs
+                importlib.import_module(found.name)
     torch.manual_seed(0)
     model, args = MODELS[case]() if case in MODELS else all_cases()[case].make("cpu", False)
     dtype = torch.bfloat16 if target != "host" else torch.float32
