@@ -64,6 +64,8 @@ def _patches(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: list[int]) 
 def patch_rows(x: Tensor, kernel: Sequence[int], counts: Sequence[int]) -> Tensor:
     """The first `counts` patches along each dimension as rows: [patches of all images, channels · elements]."""
     spatial = len(kernel)
+    if math.prod(kernel) == 1 and list(x.shape[2:]) == list(counts):
+        return x.movedim(1, -1).reshape(-1, x.shape[1])
     for dim, (count, k) in enumerate(zip(counts, kernel, strict=True)):
         x = x.narrow(2 + dim, 0, count * k)
     parts = [size for pair in zip(counts, kernel, strict=True) for size in pair]
@@ -119,26 +121,49 @@ def _transposed(
         (n - 1) * s - 2 * p + k + more
         for n, s, p, k, more in zip(x.shape[2:], stride, padding, kernel, output_padding, strict=True)
     ]
-    lacking = [s * t - k for s, t, k in zip(stride, taps, kernel, strict=True)]
+    # Of a kernel shorter than its stride only so many results are of anything; zeros come between them afterwards.
+    made_of = [min(k, s) for k, s in zip(kernel, stride, strict=True)]
+    lacking = [s * t - k for s, t, k in zip(made_of, taps, kernel, strict=True)]
     weight = aten.constant_pad_nd(weight, [v for n in reversed(lacking) for v in (0, n)]) if any(lacking) else weight
-    # [groups, channels, out, t, s, ...] to [groups, out, *s, channels, *t], the last input first
+    # [groups, channels, out, t, s, ...] to [groups, *s, out, channels, *t], the last input first
     out = weight.shape[1]
-    split = weight.reshape(groups, channels // groups, out, *(v for pair in zip(taps, stride, strict=True) for v in pair))
+    split = weight.reshape(groups, channels // groups, out, *(v for pair in zip(taps, made_of, strict=True) for v in pair))
     split = split.flip([3 + 2 * dim for dim in range(spatial)])
-    order = [0, 2, *(4 + 2 * dim for dim in range(spatial)), 1, *(3 + 2 * dim for dim in range(spatial))]
-    matrix = split.permute(order).reshape(groups * out * math.prod(stride), channels // groups, *taps)
+    order = [0, *(4 + 2 * dim for dim in range(spatial)), 2, 1, *(3 + 2 * dim for dim in range(spatial))]
+    matrix = split.permute(order).reshape(groups * out * math.prod(made_of), channels // groups, *taps)
     ones = [1] * spatial
     counts = [n + t - 1 for n, t in zip(x.shape[2:], taps, strict=True)]
     short = [max(0, p + n - c * s) for p, n, c, s in zip(padding, wanted, counts, stride, strict=True)]
-    early = None if bias is None or any(short) else bias.repeat_interleave(math.prod(stride))
+    early = None
+    if bias is not None and made_of == stride and not any(short):
+        early = bias.reshape(groups, 1, out).expand(groups, math.prod(stride), out).reshape(-1)
     made = aten.convolution(x, matrix, early, ones, [t - 1 for t in taps], ones, False, [0] * spatial, groups)
-    made = made.reshape(x.shape[0], groups * out, *stride, *counts)
-    order = [0, 1, *(v for dim in range(spatial) for v in (2 + spatial + dim, 2 + dim))]
-    whole = made.permute(order).reshape(x.shape[0], groups * out, *(n * s for n, s in zip(counts, stride, strict=True)))
-    whole = aten.constant_pad_nd(whole, [v for n in reversed(short) for v in (0, n)]) if any(short) else whole
+    return _side_by_side(made, groups, stride, made_of, padding, wanted, bias if early is None else None)
+
+
+def _side_by_side(
+    made: Tensor,
+    groups: int,
+    stride: list[int],
+    made_of: list[int],
+    padding: list[int],
+    wanted: list[int],
+    bias: Tensor | None,
+) -> Tensor:
+    """Channels [groups, *made_of, out] of each place as `stride` places a dimension, zeros where there are fewer, and `wanted` of
+    these from `padding` on. It is done with channels innermost, as convolutions for GPUs leave them: whole rows of them move."""
+    spatial, batch, counts = len(stride), made.shape[0], made.shape[2:]
+    parts = made.movedim(1, -1).reshape(batch, *counts, groups, *made_of, -1)
+    order = [0, *(v for dim in range(spatial) for v in (1 + dim, 2 + spatial + dim)), 1 + spatial, 2 + 2 * spatial]
+    parts = parts.permute(order)
+    between = [v for k, s in zip(reversed(made_of), reversed(stride), strict=True) for v in (0, s - k, 0, 0)]
+    parts = aten.constant_pad_nd(parts, [0, 0, 0, 0, *between]) if any(between) else parts
+    whole = parts.reshape(batch, *(n * s for n, s in zip(counts, stride, strict=True)), -1)
+    short = [max(0, p + n - e) for p, n, e in zip(padding, wanted, whole.shape[1:-1], strict=True)]
+    whole = aten.constant_pad_nd(whole, [0, 0, *(v for n in reversed(short) for v in (0, n))]) if any(short) else whole
     for dim, (p, n) in enumerate(zip(padding, wanted, strict=True)):
-        whole = whole.narrow(2 + dim, p, n)
-    return whole if bias is None or early is not None else whole + bias.reshape(-1, *ones)
+        whole = whole.narrow(1 + dim, p, n)
+    return (whole if bias is None else whole + bias).movedim(-1, 1)
 
 
 def _spread(weight: Tensor, dim: int, dilation: int) -> Tensor:

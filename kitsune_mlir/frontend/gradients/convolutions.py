@@ -86,19 +86,22 @@ def _of_weight(
     """
     batch, places, spatial = small.shape[0], list(small.shape[2:]), len(kernel)
     if not any(padding) and (math.prod(kernel) == 1 or (kernel == stride and all(d == 1 for d in dilation))):
-        columns = small.reshape(batch, groups, -1, *places).permute(1, 2, 0, *range(3, 3 + spatial))
-        columns = columns.reshape(groups, small.shape[1] // groups, -1)
         if math.prod(kernel) == 1:
             for dim, (step, count) in enumerate(zip(stride, places, strict=True), 2):
                 wide = wide[(*[slice(None)] * dim, slice(0, (count - 1) * step + 1, step))]
-        rows = patch_rows(wide, kernel, places)
-        rows = rows.reshape(rows.shape[0], groups, -1).transpose(0, 1)
-        product = torch.bmm(widened(columns), widened(rows))
+        rows, columns = widened(patch_rows(wide, kernel, places)), widened(patch_rows(small, [1] * spatial, places))
+        if groups == 1:
+            product = columns.t() @ rows
+        else:
+            rows, columns = (each.reshape(each.shape[0], groups, -1).transpose(0, 1) for each in (rows, columns))
+            product = torch.bmm(columns.transpose(1, 2), rows)
         return product.reshape(small.shape[1], -1, *kernel).to(small.dtype)
     channels = wide.shape[1] // groups
     if channels == 1 and math.prod(kernel) <= MOST_TAPS:
         return _of_depthwise(wide, small, kernel, stride, padding, dilation)
-    images = wide.reshape(batch, groups, channels, -1).permute(2, 1, 0, 3).reshape(channels, -1, *wide.shape[2:])
+    images = wide.transpose(0, 1)
+    if groups > 1:
+        images = wide.reshape(batch, groups, channels, -1).permute(2, 1, 0, 3).reshape(channels, -1, *wide.shape[2:])
     kernels = small.transpose(0, 1)
     made = aten.convolution(images, kernels, None, dilation, padding, stride, False, [0] * spatial, groups)
     return _cropped(made, kernel).transpose(0, 1)

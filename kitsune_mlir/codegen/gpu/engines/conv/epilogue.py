@@ -28,6 +28,9 @@ from kitsune_mlir.dialects.tile_records import Load
 
 __all__ = ["Epilogue"]
 
+AHEAD = 48
+"""Registers for what is read of images beside the product before the first of it is used: its ways overlap then."""
+
 
 @dataclasses.dataclass(frozen=True)
 class _Column:
@@ -60,14 +63,46 @@ class Epilogue(Evaluator[int]):
             self.column = self.column + group * geometry.columns
         self.features_inside = self._features_inside()
         self.columns: list[_Column] = []
+        self.is_ahead = False
 
     def store(self) -> None:
         """Write every result of the task."""
-        for number in range(self.plan.geometry.columns // 8):
-            self.columns = [self._column(8 * number), self._column(8 * number + 1)]
-            for store in self.body.task.stores:
-                window = Window.of(store, self.body.value_sides(store.tensor))
-                self._write(window, self.evaluate(store.tensor, number))
+        numbers, together = range(self.plan.geometry.columns // 8), self._together()
+        for first in numbers[::together]:
+            some = numbers[first : first + together]
+            if together > 1:
+                self._read_ahead(some)
+            for number in some:
+                self._go_to(number)
+                for store in self.body.task.stores:
+                    window = Window.of(store, self.body.value_sides(store.tensor))
+                    self._write(window, self.evaluate(store.tensor, number))
+
+    def _go_to(self, number: int) -> None:
+        self.columns = [self._column(8 * number), self._column(8 * number + 1)]
+
+    def _read_ahead(self, numbers: Sequence[int]) -> None:
+        self.is_ahead = True
+        for number in numbers:
+            self._go_to(number)
+            self.read_ahead(number, lambda load, sides: _walks_pixels(sides))
+        self.is_ahead = False
+
+    def _together(self) -> int:
+        """Of how many times eight columns what is beside the product is read at once; 1 where nothing is."""
+        registers, seen = 0, set[tuple[ir.Value, Sides]]()
+        uses = [(step.op, step.operands) for step in self.body.steps.values()]
+        for op, operands in [*((op, (2,)) for op in self.products.values()), *uses]:
+            for number in operands:
+                load = self.body.task.load_of(op.operands[number])
+                if load is None:
+                    continue
+                sides = self.body.operand_sides(op, number)
+                if _walks_pixels(sides) and (load.tensor, sides) not in seen:
+                    seen.add((load.tensor, sides))
+                    window = Window.of(load, sides)
+                    registers += 2 * max(1, window.bytes // 2) if self._pairs(window) else 4 * max(1, window.bytes // 4)
+        return max(1, AHEAD // registers) if registers else 1
 
     # --- where elements are ----------------------------------------------------------------------------------------------
 
@@ -121,7 +156,8 @@ class Epilogue(Evaluator[int]):
 
     def read(self, load: Load, sides: Sides, place: int) -> list[Value]:
         window, distinct = Window.of(load, sides), self.distinct(sides)
-        dtype, constant = window.dtype, window.constant
+        # Ahead no constant load: LLVM would move it to its use.
+        dtype, constant = window.dtype, window.constant and not self.is_ahead
         found: dict[int, Value] = {}
         for column in range(2):
             if column not in distinct:
