@@ -19,8 +19,16 @@ from .layouts.argument_orders import attributes_of, given_in, is_weight, result_
 from .layouts.by_index import block_diagonal, padded_by_index
 from .layouts.flat_images import FlatWork, flat_work, image_of_view, over_images, with_rows
 from .layouts.groups import by_group, image_of, is_grouped, joined_groups, parted, side_by_side
-from .layouts.images import channels_of, is_convolution, is_depthwise, is_element_wise, is_image, is_one_pixel
-from .layouts.nhwc import FIRST, LAST, like, product_of_pixels, rebuilt, renamed, summed, walk_last, zero_of
+from .layouts.images import (
+    channels_of,
+    images_read_by_index,
+    is_convolution,
+    is_depthwise,
+    is_element_wise,
+    is_image,
+    is_one_pixel,
+)
+from .layouts.nhwc import FIRST, LAST, like, product_of_pixels, summed, walked_last, zero_of
 from .layouts.pads import padded, padding_value
 from .layouts.permute import permuted, transposed
 from .layouts.pixel_layers import pixel_layers
@@ -62,17 +70,14 @@ class _Rewriter:
         settle_type(self.function)
 
     def _visit(self, op: ir.Operation) -> None:
-        if is_convolution(op) and (is_one_pixel(op) or op.results[0] in self.layers):
-            image, weight, start = op.operands
-            self._convolution(op, op, product_of_pixels, self._twin(image), self._twin(weight), start)
-        elif is_convolution(op):
-            image, weight, start = op.operands
-            self._convolution(op, op, linalg.conv_2d_nhwc_fhwc, self._wide_twin(image), self._wide_twin(weight), start)
+        if is_convolution(op):
+            (image, weight, start), pixels = op.operands, is_one_pixel(op) or op.results[0] in self.layers
+            builder, twin = (product_of_pixels, self._twin) if pixels else (linalg.conv_2d_nhwc_fhwc, self._wide_twin)
+            self._convolution(op, op, builder, twin(image), twin(weight), start)
         elif is_depthwise(op):
             image, weight, start = op.operands
             collapse = weight.owner.operation
-            made = (linalg.depthwise_conv_2d_nhwc_hwc, self._twin(image), self._taps_first(collapse))
-            self._convolution(op, op, *made, start)
+            self._convolution(op, op, linalg.depthwise_conv_2d_nhwc_hwc, self._twin(image), self._taps_first(collapse), start)
             if not list(collapse.results[0].uses):
                 collapse.erase()
         elif op.name == "tensor.collapse_shape" and is_grouped(defining_op(op.operands[0])):
@@ -88,10 +93,10 @@ class _Rewriter:
             self._flat(op, flat)
         elif op.name == "tensor.expand_shape" and (op.operands[0] in self.parts or self._native(op.operands[0])):
             self._split(op)
-        elif op.name == "linalg.generic" and any(self._native(value) or value in self.parts for value in op.operands):
-            if is_element_wise(op):
+        elif op.name == "linalg.generic":
+            if is_element_wise(op) and any(map(self._native, [*op.operands, *images_read_by_index(op)])):
                 self._element_wise(op)
-            else:
+            elif any(self._native(value) or value in self.parts for value in op.operands):
                 self._read_native(op)
 
     # --- forms of values -----------------------------------------------------------------------------------------------
@@ -288,20 +293,16 @@ class _Rewriter:
 
     def _element_wise(self, op: ir.Operation) -> None:
         """The same work on channels-last tensors: loops in the order LAST."""
-        maps, operands = affine_maps(op), list(op.operands)
-        for number, value in enumerate(operands):
-            results = list(maps[number].results)
-            if is_image(value) and (self._native(value) or maps[number] == ir.AffineMap.get_identity(4)):
-                operands[number], results = self._twin(value), permuted(results, LAST)
-            maps[number] = ir.AffineMap.get(4, 0, [renamed(result) for result in results])
-        made = rebuilt(op, operands, maps, [value.type for value in operands[-len(op.results) :]])
-        walk_last(made)
-        self._replace(op, list(made.results))
+        of_images, maps = affine_maps(op)[-1], affine_maps(op)
+        inputs = [
+            v for v, map_ in zip(op.operands, maps, strict=True) if is_image(v) and (self._native(v) or map_ == of_images)
+        ]
+        twins = {value: self._twin(value) for value in [*inputs, *filter(self._native, images_read_by_index(op))]}
+        self._replace(op, list(walked_last(op, twins).results))
 
     def _view_back(self, op: ir.Operation) -> None:
         """An image that was seen as rows and is seen as an image again is that image."""
-        image = image_of_view(op.operands[0])
-        if image is not None and self._native(image) and image.type == op.results[0].type:
+        if (image := image_of_view(op.operands[0])) is not None and self._native(image) and image.type == op.results[0].type:
             op.results[0].replace_all_uses_with(image)
 
     def _flat(self, op: ir.Operation, work: FlatWork) -> None:
@@ -350,8 +351,7 @@ class _Rewriter:
             for user in [use.owner.operation for use in argument.uses]:
                 if is_reshape(user) and not list(user.results[0].uses):
                     user.erase()
-            users = [use.owner.operation for use in argument.uses]
-            twin = self.twins.get(argument)
+            users, twin = [use.owner.operation for use in argument.uses], self.twins.get(argument)
             if twin is None or not users or any(user.results[0] != twin for user in users if user.results):
                 continue
             argument.set_type(twin.type)

@@ -150,8 +150,11 @@ def _side_by_side(
     wanted: list[int],
     bias: Tensor | None,
 ) -> Tensor:
-    """Channels [groups, *made_of, out] of each place as `stride` places a dimension, zeros where there are fewer, and `wanted` of
-    these from `padding` on. It is done with channels innermost, as convolutions for GPUs leave them: whole rows of them move."""
+    """Channels [groups, *made_of, out] of each place as `stride` places a dimension, zeros where there are fewer.
+
+    `wanted` of these from `padding` on are the result. It is done with channels innermost, as convolutions for GPUs leave them:
+    whole rows of them move.
+    """
     spatial, batch, counts = len(stride), made.shape[0], made.shape[2:]
     parts = made.movedim(1, -1).reshape(batch, *counts, groups, *made_of, -1)
     order = [0, *(v for dim in range(spatial) for v in (1 + dim, 2 + spatial + dim)), 1 + spatial, 2 + 2 * spatial]

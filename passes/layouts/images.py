@@ -50,10 +50,19 @@ def is_depthwise(op: ir.Operation) -> bool:
 
 
 def is_element_wise(op: ir.Operation) -> bool:
-    """A generic over the points of images, whose body computes with their numbers and with where it is."""
-    identity = ir.AffineMap.get_identity(4)
+    """A generic over the points of images, each perhaps with terms, whose body computes with numbers and with where it is,
+    and may read tensors by index."""
+    kinds = iterator_kinds(op)
+    identity = ir.AffineMap.get(len(kinds), 0, [ir.AffineDimExpr.get(loop) for loop in range(4)])
     return (
-        iterator_kinds(op) == ["parallel"] * 4
+        kinds[:4] == ["parallel"] * 4
+        and set(kinds[4:]) <= {"reduction"}
         and all(map_ == identity for map_ in affine_maps(op)[-len(op.results) :])
-        and all(inner.name.startswith(("arith.", "math.", "linalg.index")) for inner in body_of(op))
+        and all(inner.name.startswith(("arith.", "math.", "linalg.index", "tensor.extract")) for inner in body_of(op))
     )
+
+
+def images_read_by_index(op: ir.Operation) -> list[ir.Value]:
+    """The images of which a generic's body reads elements."""
+    read = (inner.operands[0] for inner in body_of(op) if inner.name == "tensor.extract")
+    return [value for value in dict.fromkeys(read) if is_image(value)]

@@ -1,15 +1,16 @@
 """Images with channels innermost: the order of their dimensions, and what passes write of them."""
 
 import math
+from collections.abc import Mapping
 
 from torch_mlir import ir
 from torch_mlir.dialects import linalg, tensor
 
-from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.access import affine_maps, shape_of
 from kitsune_mlir.dialects.products import body_of
 from kitsune_mlir.passes.layouts.permute import permuted
 
-__all__ = ["FIRST", "LAST", "like", "product_of_pixels", "rebuilt", "renamed", "summed", "walk_last", "zero_of"]
+__all__ = ["FIRST", "LAST", "like", "product_of_pixels", "rebuilt", "renamed", "summed", "walked_last", "zero_of"]
 
 LAST = (0, 2, 3, 1)
 """Dimension i of the channels-last form is dimension LAST[i] of the usual one."""
@@ -34,12 +35,17 @@ def product_of_pixels(images: ir.Value, weights: ir.Value, outs: list[ir.Value],
     return tensor.expand_shape(outs[0].type, made, rows, [], shape_of(outs[0]))
 
 
-def renamed(expression: ir.AffineExpr) -> ir.AffineExpr:
-    """An index of a tensor in terms of loops in the order LAST."""
+def loop_last(loop: int) -> int:
+    """The number of a loop where the first four are in the order LAST."""
+    return LAST.index(loop) if loop < len(LAST) else loop
+
+
+def renamed(expression: ir.AffineExpr, loops: int = len(LAST)) -> ir.AffineExpr:
+    """An index of a tensor in terms of loops in the order LAST, of `loops` in all."""
     if isinstance(expression, ir.AffineDimExpr):
-        return ir.AffineDimExpr.get(LAST.index(expression.position))
-    names = [ir.AffineDimExpr.get(LAST.index(d)) for d in range(4)]
-    return expression.compose(ir.AffineMap.get(4, 0, names))
+        return ir.AffineDimExpr.get(loop_last(expression.position))
+    names = [ir.AffineDimExpr.get(loop_last(d)) for d in range(loops)]
+    return expression.compose(ir.AffineMap.get(loops, 0, names))
 
 
 def rebuilt(op: ir.Operation, operands, maps, types) -> ir.Operation:
@@ -54,12 +60,22 @@ def rebuilt(op: ir.Operation, operands, maps, types) -> ir.Operation:
     return copy
 
 
-def walk_last(op: ir.Operation) -> None:
-    """Let a body whose loops are now in the order LAST still know the places that it asks for."""
-    for inner in body_of(op):
-        if inner.name == "linalg.index":
+def walked_last(op: ir.Operation, twins: Mapping[ir.Value, ir.Value]) -> ir.Operation:
+    """A linalg.generic with its loops in the order LAST, before `op`, which reads and writes `twins` instead of images."""
+    maps, operands = affine_maps(op), [twins.get(value, value) for value in op.operands]
+    for number, old in enumerate(op.operands):
+        results = list(maps[number].results)
+        results = permuted(results, LAST) if old in twins else results
+        maps[number] = ir.AffineMap.get(maps[number].n_dims, 0, [renamed(result, maps[number].n_dims) for result in results])
+    made = rebuilt(op, operands, maps, [value.type for value in operands[-len(op.results) :]])
+    for inner in body_of(made):
+        if inner.name == "linalg.index":  # the body still knows the places that it asks for
             dim = ir.IntegerAttr(inner.attributes["dim"])
-            inner.attributes["dim"] = ir.IntegerAttr.get(dim.type, LAST.index(dim.value))
+            inner.attributes["dim"] = ir.IntegerAttr.get(dim.type, loop_last(dim.value))
+        elif inner.name == "tensor.extract" and inner.operands[0] in twins:
+            for number, value in enumerate([twins[inner.operands[0]], *permuted(list(inner.operands)[1:], LAST)]):
+                inner.operands[number] = value
+    return made
 
 
 def like(maker: ir.Operation) -> ir.Value:

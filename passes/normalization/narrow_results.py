@@ -84,7 +84,7 @@ def _narrow(op: ir.Operation, number: int) -> None:
     if defining_op(source) is None or list(block.arguments[inputs + number].uses):
         return  # a pure cast of an operand: its users read the operand
     uses = [(use.owner.operation, use.operand_number) for use in result.uses]
-    if not uses or not all(_reads(user, operand) for user, operand in uses):
+    if not uses or not all(_reads(user, operand) or user.name == "tensor.extract" for user, operand in uses):
         return
     with ir.InsertionPoint(op), op.location:
         op.operands[inputs + number] = tensor.empty(shape_of(result), source.type)
@@ -92,7 +92,10 @@ def _narrow(op: ir.Operation, number: int) -> None:
     result.set_type(ir.RankedTensorType.get(shape_of(result), source.type))
     yield_of(op).operands[number] = source
     for user, operand in uses:
-        _widen_inside(user, operand, widening.results[0].type)
+        if user.name == "tensor.extract":
+            _widen_element(user, source.type, widening.results[0].type)
+        else:
+            _widen_inside(user, operand, widening.results[0].type)
 
 
 def _reads(user: ir.Operation, operand: int) -> bool:
@@ -108,3 +111,12 @@ def _widen_inside(user: ir.Operation, operand: int, wide: ir.Type) -> None:
     with ir.InsertionPoint.at_block_begin(block), user.location:
         cast = ir.Operation.create("arith.extf", [wide], [argument])
     argument.replace_all_uses_except(cast.results[0], cast)
+
+
+def _widen_element(extract: ir.Operation, narrow: ir.Type, wide: ir.Type) -> None:
+    """Widen what is read by index of a narrower tensor than before."""
+    element = extract.results[0]
+    element.set_type(narrow)
+    with ir.InsertionPoint.after(extract), extract.location:
+        cast = ir.Operation.create("arith.extf", [wide], [element])
+    element.replace_all_uses_except(cast.results[0], cast)

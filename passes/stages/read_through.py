@@ -31,6 +31,8 @@ MOST_BODY = 600
 
 HARDLY = 64
 """Times more elements a map makes than are read of it, from which on each of these is computed where it is read."""
+WINDOW = 16
+"""Terms of a reduction, such as a pool's window, that reads through pads and casts."""
 NEVER = 1 << 62
 """Elements that are read, of which no tensor has more."""
 
@@ -79,13 +81,22 @@ def _is_marked(op: ir.Operation) -> bool:
 def _take_reads(op: ir.Operation) -> None:
     points, reduces = math.prod(loop_sizes(op)), "reduction" in iterator_kinds(op)
     for inner in body_of(op):
-        if inner.name != "tensor.extract" or (reduces and not _is_hardly_read(_unsliced(inner.operands[0]), points)):
+        if inner.name != "tensor.extract" or (reduces and not _is_for_sums(op, inner.operands[0], points)):
             continue
         if len(body_of(op)) <= MOST_BODY and _leads_on(inner.operands[0], points):
             with ir.InsertionPoint(inner):
                 found = _read(inner.operands[0], list(inner.operands)[1:], points)
             inner.results[0].replace_all_uses_with(found)
             inner.erase()
+
+
+def _is_for_sums(op: ir.Operation, value: ir.Value, points: int) -> bool:
+    """Whether a reduction may compute again what it reads by index: little of a tensor, or a window of a padded image."""
+    maker = _unsliced(value)
+    if _is_hardly_read(maker, points):
+        return True
+    terms = math.prod(size for size, kind in zip(loop_sizes(op), iterator_kinds(op), strict=True) if kind == "reduction")
+    return terms <= WINDOW and maker is not None and _is_move(maker)
 
 
 def _leads_on(value: ir.Value, points: int) -> bool:
@@ -95,7 +106,14 @@ def _leads_on(value: ir.Value, points: int) -> bool:
         return False
     if is_reshape(maker):
         return _leads_on(maker.operands[0], points)
-    return _is_static_slice(maker) or _is_move(maker) or _is_table(maker) or _is_hardly_read(maker, points)
+    if _is_static_slice(maker) or _is_table(maker) or _is_hardly_read(maker, points):
+        return True
+    return _is_move(maker) and not (_is_narrowing(maker) and points > math.prod(shape_of(maker.results[0])))
+
+
+def _is_narrowing(op: ir.Operation) -> bool:
+    """Whether a generic makes shorter integers; what is read often is better read so."""
+    return any(inner.name == "arith.trunci" for inner in body_of(op))
 
 
 def _unsliced(value: ir.Value) -> ir.Operation | None:

@@ -102,7 +102,8 @@ def _of_maxima(grad: Tensor, x: Tensor, indices: Tensor, windows: Sequence[Windo
         into = torch.zeros([lead, math.prod(extents)], dtype=wide.dtype, device=x.device)
         added = into.scatter_add(1, indices.reshape(lead, -1), wide.reshape(lead, -1))
         return added.reshape(x.shape).to(x.dtype)
-    own = torch.arange(math.prod(extents), device=x.device).reshape(extents)
+    kind = torch.int32 if math.prod(extents) < 1 << 31 else torch.int64
+    indices, own = indices.to(kind), torch.arange(math.prod(extents), dtype=kind, device=x.device).reshape(extents)
     parts = []
     for steps in itertools.product(*(range(each.most) for each in found)):
         numbers, there = [], None
