@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 from kitsune_mlir.errors import KitsuneError, TargetError
 
-__all__ = ["Config", "ConfigLayout", "Library", "Marks", "library", "wait_for"]
+__all__ = ["Config", "ConfigLayout", "Library", "Mark", "Marks", "library", "wait_for"]
 
 _COOPERATIVE = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE of cuda.h
+_NOT_READY = 600  # CUDA_ERROR_NOT_READY of cuda.h
 _PROGRAMMATIC = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 
@@ -71,8 +72,8 @@ class Library:
         record, passed: cuEventRecord(event, stream) and cuEventSynchronize(event).
         ready: cuEventQuery(event).
 
-    What only asks, and returns at once, keeps Python's interpreter: another thread that has something to do may have it for
-    5 ms else (`sys.setswitchinterval`).
+    What only asks or notes, and returns at once, keeps Python's interpreter: another thread that has something to do may have
+    it for 5 ms else (`sys.setswitchinterval`).
     """
 
     def __init__(
@@ -106,9 +107,9 @@ def library() -> Library:
     asks.cuEventQuery.argtypes = (pointer,)
     cuda.cuStreamSynchronize.argtypes = (pointer,)
     cuda.cuMemcpyHtoDAsync_v2.argtypes = (ctypes.c_uint64, pointer, ctypes.c_size_t, pointer)
-    cuda.cuEventRecord.argtypes = (pointer, pointer)
+    asks.cuEventRecord.argtypes = (pointer, pointer)
     cuda.cuEventSynchronize.argtypes = (pointer,)
-    stream, events = (asks.cuStreamIsCapturing, cuda.cuStreamSynchronize), (cuda.cuEventRecord, cuda.cuEventSynchronize)
+    stream, events = (asks.cuStreamIsCapturing, cuda.cuStreamSynchronize), (asks.cuEventRecord, cuda.cuEventSynchronize)
     return Library(cuda.cuLaunchKernelEx, *stream, cuda.cuMemcpyHtoDAsync_v2, *events, asks.cuEventQuery)
 
 
@@ -122,11 +123,39 @@ def wait_for(stream: int) -> None:
         raise KitsuneError(f"waiting for a stream failed: CUresult {status}")
 
 
-class Marks:
-    """Events of the current device, each of which says when what was launched on a stream before it is done.
+class Mark:
+    """A place in what was launched on a stream.
 
     Args:
-        count: marks that may be waited for at the same time.
+        event: recorded there.
+    """
+
+    __slots__ = ("_event",)
+
+    def __init__(self, event: int):
+        self._event = event
+
+    @property
+    def passed(self) -> bool:
+        """Whether all before it is done, or has failed."""
+        return library().ready(self._event) != _NOT_READY
+
+    def wait(self) -> None:
+        """Until all before it is done; others have the interpreter meanwhile.
+
+        Raises:
+            KitsuneError: something on the device went wrong.
+        """
+        its = library()
+        if its.ready(self._event) and (status := its.passed(self._event)):
+            raise KitsuneError(f"waiting for a launch failed: CUresult {status}")
+
+
+class Marks:
+    """Marks in streams of the current device.
+
+    Args:
+        count: how many may be waited for at the same time.
     """
 
     def __init__(self, count: int):
@@ -136,19 +165,14 @@ class Marks:
         for event in self._events:
             event.record()  # only now it is there
 
-    def set(self, stream: int) -> Callable[[], None]:
-        """Mark what was launched on a stream of the current device; waits for it, others have the interpreter meanwhile.
+    def set(self, stream: int) -> Mark:
+        """Mark what was launched on a stream of the current device.
 
         Raises:
-            KitsuneError: something on the device went wrong; of what is given, too.
+            KitsuneError: something on the device went wrong.
         """
         self._events.rotate(-1)
-        event, its = self._events[-1].cuda_event, library()
-        if status := its.record(event, stream):
+        event = self._events[-1].cuda_event
+        if status := library().record(event, stream):
             raise KitsuneError(f"marking a place in a stream failed: CUresult {status}")
-
-        def wait() -> None:
-            if its.ready(event) and (status := its.passed(event)):
-                raise KitsuneError(f"waiting for a launch failed: CUresult {status}")
-
-        return wait
+        return Mark(event)

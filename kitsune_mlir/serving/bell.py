@@ -14,6 +14,9 @@ TRUSTED = 3
 POLL, POLLS = 5e-3, 20
 """Seconds after which it looks by itself meanwhile, and how often it finds nothing before it sleeps until it is woken again."""
 
+MOMENT = 2e-5
+"""Seconds in which another thread gets the interpreter; what a sleep takes besides makes about 1e-4 of them."""
+
 NAP = 1e-4
 """Seconds after which one who has to look for what comes looks again; it does not sleep for less."""
 
@@ -89,6 +92,6 @@ class Bell:
 
 def leave_to(thread: threading.Thread) -> None:
     """Leave the interpreter to a thread with much to do for a moment, unless this is it: who goes on and on handing in lets it
-    wait 5 ms (`sys.setswitchinterval`) after each of its calls that wait for the device."""
+    wait 5 ms (`sys.setswitchinterval`) after each of its calls to the device."""
     if threading.get_ident() != thread.ident:
-        time.sleep(NAP)
+        time.sleep(MOMENT)

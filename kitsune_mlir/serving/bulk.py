@@ -1,8 +1,8 @@
 """Launches of calls that were handed in together, a launch at a time: nothing is made of a call, or looked up for it, alone.
 
 A request by itself costs an engine about as much as ten small ones cost a GPU. So calls of one family that come together stay
-together where that changes nothing: where no other request waits, all are in time in the order in which they came, and none
-is to wait for company. Otherwise each becomes a request as others are (`Handed.members`).
+together where that changes little: where no other request waits, and all are in time in the order in which they came.
+Otherwise each becomes a request as others are (`Handed.leave`).
 """
 
 from __future__ import annotations
@@ -15,17 +15,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 from kitsune_mlir.errors import DeadlineError, KitsuneError
 from kitsune_mlir.runtime.fleet import Outputs
+from kitsune_mlir.runtime.launch import Mark
 from kitsune_mlir.serving.backlog import Backlog
 from kitsune_mlir.serving.counts import Counts
 from kitsune_mlir.serving.family import UNDER_WAY, Family, Launched
 from kitsune_mlir.serving.groups import Group, Member
 from kitsune_mlir.serving.handed import Handed, Part, calls_of
 
-__all__ = ["FEW", "Bulk"]
-
-
-FEW = 4
-"""Calls of a family that are requests of their own at once, where fewer are handed in and have to wait."""
+__all__ = ["Bulk"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,17 +58,23 @@ class Bulk:
         self._clock, self._blocked, self._leave = clock, blocked, leave
         self._line, self._ordered = deque[Handed](), True
         self._flying = deque[_Flight]()
+        self._awaited: Mark | None = None
         self._landed = self._told = 0.0  # when the last launch was over, and all of it told
 
     def __bool__(self) -> bool:
         return bool(self._line)
 
     def add(self, handed: Handed) -> None:
-        """Let calls wait; `lock` is held."""
+        """Let calls wait; `lock` is held. They may come before their turn by a launch: deadlines of calls that are handed in by
+        others, one after the other, are not quite in order."""
         if not self._line:
             self._ordered = True
-        elif handed.ends[handed.start] < self._line[-1].ends[self._line[-1].stop - 1]:
-            self._ordered = False
+        first, later = handed.ends[handed.start], 0
+        for one in reversed(self._line):
+            if not (after := one.stop - bisect.bisect_right(one.ends, first, one.start, one.stop)) and len(one):
+                break
+            later += after
+        self._ordered = self._ordered and later <= handed.family.limit
         self._line.append(handed)
 
     def members(self, of: Group | None = None) -> list[Member]:
@@ -81,12 +84,17 @@ class Bulk:
             kept = [one for one in self._line if one not in found]
             self._line.clear()
             self._line.extend(kept)
-        return [request for one in found for request in one.members()]
+        return [request for one in found for request in one.leave()]
 
     @property
     def last(self) -> object | None:
         """The last launch, if it is under way."""
         return self._flying[-1] if self._flying else None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the thread that launches waits for the device."""
+        return (mark := self._awaited) is not None and not mark.passed
 
     def launch(self) -> bool:
         """Launch what waits, as long as no other request does, and answer all launches; whether what is left has to become
@@ -94,7 +102,7 @@ class Bulk:
         left = bool(self._line)
         if left:
             with self._lock:
-                ready = self._ordered and not self._impatient()
+                ready = self._ordered and not self._apart()
             if ready:
                 left = self._launch(self._line, True)
         self.land()
@@ -116,16 +124,10 @@ class Bulk:
         while self._flying:
             _tell_all(self._flying.popleft().parts, error)
 
-    def _impatient(self) -> bool:
-        """Whether a launch had better wait for more, or its family has one request a launch, or one of a model."""
+    def _apart(self) -> bool:
+        """Whether the next launch's family has one request a launch, or one of a model."""
         parts = _first(self._line)
-        if not parts:
-            return False
-        (first, part), count = parts[0], sum([len(part) for _, part in parts])
-        family = first.family
-        if family.late or family.exclusive:
-            return True
-        return count < family.limit and family.pause(self._clock(), count, first.ends[part.start], parts[-1][0].came) > 0
+        return bool(parts) and (parts[0][0].family.late or parts[0][0].family.exclusive)
 
     def _launch(self, line: deque[Handed], admitted: bool) -> bool:
         while True:
@@ -134,15 +136,18 @@ class Bulk:
             begin = self._clock()
             with self._lock:
                 parts = self._taken(line, begin, admitted)
-                if not parts:
-                    return bool(line)
-                late = [one for one in line if one.late] if admitted else ()
-            self._run(parts, begin, admitted)
+                late = [one for one in line if one.late]
+            if not parts and not late:
+                return bool(line)
+            if parts:
+                self._run(parts, begin, admitted)
             for one in late:
-                self._expire(one)
+                self._expire(one, admitted)
 
     def _taken(self, line: deque[Handed], now: float, admitted: bool) -> list[Part]:
         """The calls of the next launch, which wait no longer; none where what is left has to become requests, or nothing is."""
+        while line and not len(line[0]) and not line[0].late:
+            line.popleft()
         parts = _first(line)
         if not parts:
             return []
@@ -151,7 +156,7 @@ class Bulk:
         over = (max(now, self._backlog.free) if self._flying else now) + seconds
         more = len(parts[-1][0]) > len(parts[-1][1]) or line[-1] is not parts[-1][0]
         if any([one.strict and one.ends[part.start] < over + more * seconds for one, part in parts]):
-            if not more:
+            if not more and not self._flying:
                 return []  # a smaller launch may do
             _leave_late(line, family, over, seconds)
             parts = _first(line)
@@ -159,18 +164,21 @@ class Bulk:
             one.start = part.stop
             if admitted:
                 self._leave(len(part), one.length, len(part) * one.seconds)
-        while line and not len(line[0]) and not line[0].late:
-            line.popleft()
-        self._backlog.free = over
+        if parts:
+            self._backlog.free = over
         return parts
 
-    def _expire(self, handed: Handed) -> None:
+    def _expire(self, handed: Handed, admitted: bool) -> None:
         """Tell calls that were left out, and that nobody can answer in time any more."""
         with self._lock:
             calls = [call for part in handed.late for call in part]
             handed.late.clear()
-            self._leave(len(calls), handed.length, len(calls) * handed.seconds)
-        model = self._counts.expired([handed.calls[call][0] for call in calls])
+            models = [handed.calls[call][0] for call in calls]
+            if admitted:
+                self._leave(len(calls), handed.length, len(calls) * handed.seconds)
+            else:
+                self._counts.handed_in(models, ())
+        model = self._counts.expired(models)
         error = DeadlineError(
             f"calls of model '{model}' and others would be answered after their deadline: more wait than launches do"
         )
@@ -184,18 +192,21 @@ class Bulk:
             _tell_all(parts, error)
             raise
         self._flying.append(_Flight(parts, launched, begin, admitted))
-        self.land(UNDER_WAY if launched.wait is not None else 0)
+        self.land(UNDER_WAY if launched.mark is not None else 0)
 
     def _answer(self, flight: _Flight) -> None:
         """Wait for a launch, and tell the groups of its calls."""
         parts, launched, family = flight.parts, flight.launched, flight.parts[0][0].family
         outputs, right, several = launched.outputs, launched.right, len(parts) > 1
         try:
-            if launched.wait is not None:
+            if launched.mark is not None:
+                self._awaited = launched.mark
                 try:
-                    launched.wait()
+                    launched.mark.wait()
                 except KitsuneError as error:
                     outputs, right = [error] * len(outputs), False
+                finally:
+                    self._awaited = None
             landed = self._clock()
             seconds = landed - max(flight.begin, self._landed)  # the time before was the launch's that was over then
             outputs = self._counts.bulk(family, parts, launched.numbers, Outputs.of(outputs), flight.admitted)

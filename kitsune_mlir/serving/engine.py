@@ -20,7 +20,7 @@ from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.answer import start
 from kitsune_mlir.serving.backlog import Backlog, Lengths, busy, refusals, unknown
 from kitsune_mlir.serving.bell import NAP, Bell, leave_to
-from kitsune_mlir.serving.bulk import FEW, Bulk
+from kitsune_mlir.serving.bulk import Bulk
 from kitsune_mlir.serving.counts import Counts, too_late
 from kitsune_mlir.serving.family import Family
 from kitsune_mlir.serving.groups import Call, Done, Group, Member, begun, give
@@ -162,13 +162,12 @@ class Engine:
             if only.start == len(calls) and not only.late:
                 return group
             due = max([only.ends[call] for call in only.rest]) - now
-        self._admit(handed, now, due)
-        if handed and self._waiting > handed[0].family.limit:
+        if self._admit(handed, now, due) or (handed and self._waiting > handed[0].family.limit and not self._bulk.waits):
             leave_to(self._thread)
         return group
 
-    def _admit(self, handed: Sequence[Handed], now: float, due: float) -> None:
-        """Let calls wait that were not launched at once, or refuse the last ones of each family."""
+    def _admit(self, handed: Sequence[Handed], now: float, due: float) -> bool:
+        """Let calls wait that were not launched at once, or refuse the last ones of each family; whether some were."""
         told = []
         with self._lock:
             if self._closed:
@@ -178,9 +177,9 @@ class Engine:
                 refused = refusals([one.family] * len(rest), self._waiting, self.capacity, room, due)
                 taken, over = rest[: len(rest) - len(refused)], rest[len(rest) - len(refused) :]
                 self._counts.handed_in([one.calls[call][0] for call in taken], [one.calls[call][0] for call in over])
-                if one.start or (len(taken) < FEW and not self._bulk):
+                if one.start:
                     self._arrived += [one.member(call) for call in taken]
-                else:
+                elif taken:
                     one.stop = len(taken)
                     self._bulk.add(one)
                 self._backlog.enter(one.length, len(taken) * one.seconds)
@@ -189,6 +188,7 @@ class Engine:
             self._bell.ring()
         for group, places, waiting in told:
             group.tell(places, [busy(waiting, self.capacity)] * len(places))
+        return any([places for _, places, _ in told])
 
     def __call__(self, model: str, *args: Any, deadline: float | None = None, **kwargs: Any) -> Any:
         """Submit a call and wait for its output."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from kitsune_mlir.errors import ConflictError, KitsuneError
 from kitsune_mlir.runtime.direct import FEWEST
 from kitsune_mlir.runtime.fleet import Fleet
-from kitsune_mlir.runtime.launch import Marks, wait_for
+from kitsune_mlir.runtime.launch import Mark, Marks, wait_for
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.cost import CostModel
 from kitsune_mlir.serving.groups import Call
@@ -36,13 +36,13 @@ class Launched:
         outputs: or errors, of each call; no output may be looked at before the launch is over.
         right: all of it went well.
         numbers: of the models, but of a few calls.
-        wait: until it is over; None where it is.
+        mark: where it ends on the device; None where it is over.
     """
 
     outputs: Sequence[Any]
     right: bool
     numbers: np.ndarray | None
-    wait: Callable[[], None] | None
+    mark: Mark | None
 
 
 class Family(Queue):
@@ -89,8 +89,8 @@ class Family(Queue):
         numbers = np.array([*map(self._numbers.__getitem__, models)], np.int64) if many else None
         return Launched(*self._apart(models, args), numbers, None)
 
-    def _marked(self) -> Callable[[], None] | None:
-        """What waits until what was launched by now is done; None where it is."""
+    def _marked(self) -> Mark | None:
+        """Where what was launched by now ends; None where it is done."""
         if self._index is None:
             return None
         if self._marks is None:
@@ -115,8 +115,8 @@ class Family(Queue):
         if len(models) >= FEWEST and not any(kwargs):
             launched = self.together([*zip(models, args, strict=True)])
             try:
-                if launched.wait is not None:
-                    launched.wait()
+                if launched.mark is not None:
+                    launched.mark.wait()
                 return launched.outputs, launched.right
             except KitsuneError as error:
                 _log.debug("a launch of %d calls failed, they are run one by one: %s", len(models), error)

@@ -64,9 +64,12 @@ class Handed:
         timed = self.ends[call], model, args, self.strict, self.came
         return Member(*timed, next(numbers), place, self.group, self.length, self.seconds)
 
-    def members(self) -> list[Member]:
-        """A request of each call that is neither launched nor refused."""
-        return [self.member(call) for call in self.rest]
+    def leave(self) -> list[Member]:
+        """A request of each call that is neither launched nor refused; none of them waits here any more."""
+        members = [self.member(call) for call in self.rest]
+        self.late.clear()
+        self.start = self.stop
+        return members
 
 
 def handed_in(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import kitsune_mlir
-from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.errors import DeadlineError, KitsuneError
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving import bell
 from kitsune_mlir.serving.engine import Engine
@@ -34,10 +36,10 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """What happens to launches, each of which is under way until it is waited for, as on a GPU: ("begun" or "over", number)."""
     seen: list[Any] = []
 
-    def marked(self: Family) -> Callable[[], None]:
+    def marked(self: Family) -> Any:
         number = sum(kind == "begun" for kind, *_ in seen)
         seen.append(("begun", number))
-        return lambda: seen.append(("over", number))
+        return types.SimpleNamespace(wait=lambda: seen.append(("over", number)), passed=False)
 
     monkeypatch.setattr(Family, "_marked", marked)
     yield seen
@@ -91,15 +93,15 @@ def test_an_error_of_the_device_is_told_to_the_calls_of_the_launch(
 ) -> None:
     marked = Family._marked
 
-    def broken(self: Family) -> Callable[[], None]:
-        wait = marked(self)
-        if order[-1] != ("begun", 1):
-            return wait
+    def broken(self: Family) -> Any:
+        mark = marked(self)
 
         def fails() -> None:
             raise KitsuneError("the device fell off")
 
-        return fails
+        if order[-1] == ("begun", 1):
+            mark.wait = fails
+        return mark
 
     monkeypatch.setattr(Family, "_marked", broken)
     told = Told(4 * CALLS)
@@ -153,3 +155,80 @@ def test_who_hands_in_more_than_a_launch_leaves_the_interpreter(
         for told in (first, second, third):
             told.wait()
     assert naps == [threading.get_ident()]
+
+
+def test_calls_that_come_too_late_behind_a_launch_are_told_so_at_once(programs: dict[str, Program], order: list[Any]) -> None:
+    """They do not become requests, which cost more; where nothing is under way they may be in time in a smaller launch."""
+    told, rounds = Told(2 * CALLS), [0]
+
+    def source(engine: Engine, idle: bool) -> bool:
+        family, first, x = engine._families["a"], rounds[0] * CALLS, torch.randn(1, 7)
+        if rounds[0] == 2:
+            return False
+        family.cost.counts, family.cost.seconds = [1, CALLS], [2.0, 4.0]  # seconds, as far as it knows
+        family.set_pace()
+        ends = [5.0] * CALLS if not first else [6.0] * 3 + [60.0] * (CALLS - 3)
+        rounds[0] += 1
+        engine.submit_many([("a", (x,))] * CALLS, lambda p, o: told([first + n for n in p], o), deadline=ends)
+        assert not engine._arrived and not engine._bulk
+        return True
+
+    with kitsune_mlir.serve(programs, limit=CALLS, measure=False, source=source) as engine:
+        outputs = told.wait()
+    late = [n for n, one in enumerate(outputs) if isinstance(one, DeadlineError)]
+    assert late == [CALLS, CALLS + 1, CALLS + 2] and all(
+        isinstance(one, Tensor) for n, one in enumerate(outputs) if n not in late
+    )
+    counts = engine.stats()["models"]["a"]
+    assert (counts["submitted"], counts["answered"], counts["expired"]) == (2 * CALLS, 2 * CALLS - 3, 3)
+
+
+def test_calls_whose_deadlines_are_not_quite_in_order_stay_together(programs: dict[str, Program]) -> None:
+    """Within a launch's worth; who is more urgent than more of them comes first."""
+    x, order = torch.randn(1, 7), list[str]()
+    with held(programs, limit=CALLS, capacity=1000) as engine:
+        over = [threading.Event() for _ in range(3)]
+
+        def hand_in(number: int, count: int, deadline: float) -> None:
+            def done(*_: Any) -> None:
+                order.append(str(number))
+                over[number].set()
+
+            engine.submit_many([("a", (x,))] * count, done, deadline=deadline)
+
+        gate = engine.hold(x)
+        hand_in(0, CALLS, 50.0)
+        hand_in(1, 3, 49.0)
+        assert engine._bulk._ordered and len(engine._bulk._line) == 2 and not engine._arrived
+        hand_in(2, 2, 40.0)
+        assert not engine._bulk._ordered
+        gate.set()
+        assert all(one.wait(30) for one in over)
+    assert order[0] == "2" and not engine.stats()["waiting"]
+
+
+def test_calls_that_are_left_out_and_cancelled_meanwhile_are_told_once(programs: dict[str, Program]) -> None:
+    """Whoever is told of a launch cancels the rest, of which some were left out of it as too late."""
+    told, groups, x = Told(3 * CALLS), list[Any](), torch.randn(1, 7)
+    with held(programs, limit=CALLS, capacity=1000) as engine:
+        family = engine._families["a"]
+        gate = engine.hold(x)
+        family.cost.counts, family.cost.seconds = [1, CALLS], [2.0, 4.0]  # seconds, as far as it knows
+        family.set_pace()
+        family.pace = 0.0  # nobody is refused
+        engine._backlog.free = 0.0
+
+        def done(places: Any, outputs: Any) -> None:
+            told(places, outputs)
+            if told.times == 1:
+                groups[0].cancel()
+
+        ends = [3.5] * CALLS + [60.0] * 2 * CALLS
+        groups.append(engine.submit_many([("a", (x,))] * 3 * CALLS, done, deadline=ends))
+        gate.set()
+        outputs = told.wait()
+    kinds = Counter(type(one) for one in outputs)
+    assert kinds[Tensor] == CALLS and kinds[CancelledError] == 2 * CALLS
+    counts = engine.stats()["models"]["a"]
+    assert not engine.stats()["waiting"] and not engine._backlog._ahead
+    assert (counts["submitted"], counts["cancelled"], counts["failed"]) == (3 * CALLS + 1, 2 * CALLS, 0)
