@@ -136,7 +136,7 @@ def _with_float64(check: Callable[..., Any]) -> Callable[..., Any]:
     """A check of a model by PyTorch's tests, but that another order of sums is not wrong."""
 
     def checked(self: Any, model: Any, example_inputs: Any, kwargs: Any = None, **options: Any) -> None:
-        before = copy.deepcopy((example_inputs, kwargs or {}))
+        before = tree_map(lambda v: v.detach().clone() if isinstance(v, torch.Tensor) else v, (example_inputs, kwargs or {}))
         try:
             check(self, model, example_inputs, kwargs, **options)
         except AssertionError as error:

@@ -50,7 +50,8 @@ def _growth(node: fx.Node) -> tuple[int, int, int] | None:
         if not isinstance(after, Tensor) or after.dim() != value.dim():
             continue
         sizes = list(zip(value.shape, after.shape, strict=True))
-        differ = [dim for dim, (before, now) in enumerate(sizes) if type(before) is int and before != now]
+        # A symbol is compared with nothing: it may be one that only a run knows.
+        differ = [d for d, (before, now) in enumerate(sizes) if type(before) is int and (type(now) is not int or before != now)]
         if len(differ) == 1 and type(after.shape[differ[0]]) is int and value.shape[differ[0]] > 1:
             return differ[0], value.shape[differ[0]], after.shape[differ[0]]
     return None

@@ -67,6 +67,19 @@ def test_a_cache_that_grows(dynamic, programs):
     assert all(len(report.programs) == 1 and not report.islands for report in found), list(map(str, found))
 
 
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_an_input_with_more_behind_it_than_is_known_before():
+    torch.compiler.reset()
+
+    def longer(x, count):
+        return torch.cat([x, x.new_ones(count.item())])
+
+    fast = torch.compile(longer, backend="kitsune")
+    for count in (0, 3):
+        x = torch.randn(2)
+        assert torch.equal(fast(x, torch.tensor([count])), longer(x, torch.tensor([count])))
+
+
 @torch.no_grad()
 def test_values_of_a_cache_that_grows():
     torch._dynamo.reset()
