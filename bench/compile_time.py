@@ -1,6 +1,7 @@
 """Compile time of whole models, from `nn.Module` to cubins: without anything kept, and from the cache.
 
     python -m bench.compile_time [CASE...] [--target sm_90a] [--torch-compile [--device cuda]] [--json FILE]
+    python -m bench.compile_time CASE... --step --device cuda [--json FILE]
 
 Each case runs in processes of its own with a folder for its cache that is empty first, in bf16 with random weights; importing
 torch and kitsune_mlir, with the parts that are imported late, does not count. *Wall* is what a user waits for, and depends on
@@ -8,8 +9,9 @@ what else the machine does; *processor* is the time of the process and of ptxas,
 `--torch-compile` the first call of `torch.compile(model, backend="kitsune")` is timed, tracing included; and, in another
 process, Dynamo's tracing alone, which any backend waits for: *beyond tracing* is what a call from the cache takes more. With
 `--device cuda` that is until the GPU has the result, of which opening the device before is no part. The cases are
-`bench/whole_models.py`'s, EfficientNet-B0 of timm where that is installed, and, by name, those of the benchmark. FILE is
-written after every case.
+`bench/whole_models.py`'s, EfficientNet-B0 of timm where that is installed, and, by name, those of the benchmark. With `--step`
+they are those of `bench/training_cases.py`, at full size: the first call of `kitsune_mlir.train_step` with AdamW.
+FILE is written after every case.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,19 +103,43 @@ def _through_torch_compile(model: Any, args: Sequence[Any], target: str, folder:
 
     compiling = traced if traced_only else lambda gm, inputs: compiled_graph(gm, inputs, *asked, keep=reports.append)
     fast = torch.compile(model, backend=compiling)
-    if there.type == "cuda":
-        torch.cuda.synchronize(there)
+
+    def call() -> None:
+        try:
+            fast(*args)
+        except TargetError:
+            if target == "host":
+                raise
+        except Exception as error:
+            if not traced_only or not isinstance(getattr(error, "inner_exception", error), _TracedError):
+                raise
+
+    return _first_call(call, reports, there.type)
+
+
+def _step(case: str, folder: str) -> dict[str, Any]:
+    """As `timed`: the first call of a training step on the GPU."""
+    import kitsune_mlir
+    from bench.training import Case, adamw
+    from bench.training_cases import CASES
+
+    training = Case(CASES[case], "full", "bf16", "cuda")
+    objective = training.objective()
+    options = {"cache": True, "cache_dir": folder}
+    step = kitsune_mlir.train_step(objective.model, objective.loss, adamw(objective, "cuda", fused=False), options=options)
+    with training.context():
+        return _first_call(lambda: step(training.args, *training.targets), step.reports, "cuda")
+
+
+def _first_call(call: Callable[[], Any], reports: Sequence[Any], device: str) -> dict[str, Any]:
+    """Seconds of a call, until a GPU has done it, and of the phases of what it compiled and reported."""
+    import torch
+
+    settled = torch.cuda.synchronize if device == "cuda" else lambda: None
+    settled()
     before, start = _processor(), time.perf_counter()
-    try:
-        fast(*args)
-        if there.type == "cuda":
-            torch.cuda.synchronize(there)
-    except TargetError:
-        if target == "host":
-            raise
-    except Exception as error:
-        if not traced_only or not isinstance(getattr(error, "inner_exception", error), _TracedError):
-            raise
+    call()
+    settled()
     found = {"wall": time.perf_counter() - start, "processor": _processor() - before}
     programs = [program for report in reports for program in report.programs]
     phases = {name: sum(program.seconds.get(name, 0.0) for program in programs) for name in PHASES}
@@ -130,15 +156,17 @@ def _processor() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def measured(case: str, target: str = "sm_90a", through_torch: bool = False, device: str = "cpu") -> dict[str, dict[str, Any]]:
-    """A case "cold" and "cached", through torch.compile also "traced", each in a new process.
+def measured(
+    case: str, target: str = "sm_90a", through_torch: bool = False, device: str = "cpu", step: bool = False
+) -> dict[str, dict[str, Any]]:
+    """A case "cold" and "cached", through torch.compile also "traced", each in a new process; `step`: of a training case.
 
     Raises:
         subprocess.CalledProcessError: it does not compile.
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "bench.compile_time", "--one", folder, "--target", target, "--device", device, case]
-        command += ["--torch-compile"] * through_torch
+        command += ["--torch-compile"] * through_torch + ["--step"] * step
         commands = {"cold": command, "cached": command, **({"traced": [*command, "--traced"]} if through_torch else {})}
         lines = {
             name: subprocess.run(one, check=True, stdout=subprocess.PIPE, text=True).stdout for name, one in commands.items()
@@ -167,14 +195,16 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.add_argument("--target", default="sm_90a")
     parser.add_argument("--torch-compile", action="store_true")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where torch.compile's call is made")
+    parser.add_argument("--step", action="store_true", help="the first call of a training step")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where the call is made")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", metavar="FOLDER", help=argparse.SUPPRESS)
     parser.add_argument("--traced", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        how = arguments.torch_compile, arguments.traced
-        print(json.dumps(timed(arguments.cases[0], arguments.target, arguments.one, *how, arguments.device)))
+        case, how = arguments.cases[0], (arguments.torch_compile, arguments.traced, arguments.device)
+        found = _step(case, arguments.one) if arguments.step else timed(case, arguments.target, arguments.one, *how)
+        print(json.dumps(found))
         return
     from bench import host
     from bench.cases import all_cases
@@ -184,17 +214,21 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0))
     about = {"environment": host.environment(), "command": "python -m bench.compile_time", "target": arguments.target}
     about["through"] = f"torch.compile, on {arguments.device}" if arguments.torch_compile else "kitsune_mlir.compile"
+    if arguments.step:
+        if arguments.device != "cuda" or not arguments.cases:
+            parser.error("--step is of training cases that are named, with --device cuda")
+        about["through"] = "kitsune_mlir.train_step, with AdamW"
     if arguments.device == "cuda":
-        if not arguments.torch_compile:
-            parser.error("--device cuda is for --torch-compile: kitsune_mlir.compile calls nothing")
+        if not (arguments.torch_compile or arguments.step):
+            parser.error("--device cuda is for --torch-compile and --step: kitsune_mlir.compile calls nothing")
         from bench import timing
 
         about["gpu"] = timing.environment()
     for case in arguments.cases or [*(name for name in MODELS if not name.startswith("small")), OF_LIBRARY]:
-        if case in all_cases() and (library := all_cases()[case].missing):
+        if not arguments.step and case in all_cases() and (library := all_cases()[case].missing):
             print(f"{case}: missing: {library} is not installed (extra `breadth`)", file=sys.stderr)
             continue
-        rows[case] = measured(case, arguments.target, arguments.torch_compile, arguments.device)
+        rows[case] = measured(case, arguments.target, arguments.torch_compile, arguments.device, arguments.step)
         if arguments.json is not None:
             arguments.json.write_text(json.dumps({**about, "cores": cores, "cases": rows}, indent=1) + "\n")
         print(table({case: rows[case]}).splitlines()[-1], file=sys.stderr, flush=True)
