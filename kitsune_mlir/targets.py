@@ -30,7 +30,7 @@ from kitsune_mlir.passes.stages.summary import summarize
 from kitsune_mlir.passes.to_gpu import ToGpu
 from kitsune_mlir.passes.to_host import ToHost
 from kitsune_mlir.passmanager.diagnostics import place_of
-from kitsune_mlir.passmanager.manager import run_pipeline
+from kitsune_mlir.passmanager.manager import PassPipelineError, run_pipeline
 from kitsune_mlir.passmanager.options import make_pass
 from kitsune_mlir.passmanager.reproducer import reproduced
 from kitsune_mlir.runtime.program import Runner
@@ -139,10 +139,20 @@ class Code:
 
 
 def run_passes(module: ModuleOp, passes: Sequence[Pass], machine: Target, options: Options) -> None:
-    """Run passes for a machine, with what the user's options say of each."""
+    """Run passes for a machine, with what the user's options say of each.
+
+    What they leave is verified once. Where that, or a pass, fails, all run again on a copy, verified after each: so the error
+    names the pass that went wrong, and has its input.
+    """
     chosen = [make_pass(type(p), options.passes.get(p.name, ""), **{**vars(p), "target": machine.name}) for p in passes]
-    heard = {"on_diagnostic": options.on_remark, "reproducer_dir": options.reproducer_dir}
-    run_pipeline(module.operation, chosen, target=machine.name, **heard)
+    saved = module.operation.clone(ip=False)
+    try:
+        quick = {"verify_each": False, "verify_last": True, "reproducer_dir": False}
+        run_pipeline(module.operation, chosen, target=machine.name, on_diagnostic=options.on_remark, **quick)
+    except PassPipelineError:
+        told = {"on_diagnostic": lambda _: None, "reproducer_dir": options.reproducer_dir}
+        run_pipeline(saved.operation, chosen, target=machine.name, **told)
+        raise
 
 
 def lower(stages: Stages) -> TileProgram:

@@ -70,6 +70,7 @@ def run_pipeline(
     *,
     target: str | None = None,
     verify_each: bool = True,
+    verify_last: bool = False,
     print_ir_before_all: bool = False,
     print_ir_after_all: bool = False,
     print_ir_before: Collection[str] = (),
@@ -87,6 +88,7 @@ def run_pipeline(
             such pieces of text.
         target: name of a target (machine/target.py): the value of option `target` of the passes that have it and do not set it.
         verify_each: False leaves out all verification between passes.
+        verify_last: after the last pass there is one all the same.
         print_ir_before_all, print_ir_after_all, print_ir_before, print_ir_after: dump the module before or after all passes,
             or those named.
         printing: how and where dumps are written.
@@ -123,7 +125,7 @@ def run_pipeline(
             saved = None if reproducer_dir is False else root.clone(ip=False)
             try:
                 with timing.measure(step.label) if timing is not None else nullcontext():
-                    _run_step(root, step, verify_each, on_diagnostic)
+                    _run_step(root, step, verify_each or (verify_last and step is steps[-1]), on_diagnostic)
             except PassPipelineError as error:
                 if printing.after_failure or after(step):
                     printing.dump(root, f"IR Dump After {step.label} Failed", valid=False)
@@ -235,14 +237,14 @@ def _wanted(everything: bool, names: frozenset[str], step: Step) -> bool:
     return everything or not names.isdisjoint(step.arguments)
 
 
-def _run_step(root: ir.Operation, step: Step, verify_each: bool, sink: Sink | None) -> None:
+def _run_step(root: ir.Operation, step: Step, verify: bool, sink: Sink | None) -> None:
     """Run one step and verify what it leaves; PassPipelineError carries all errors that were reported."""
     name = ",".join(step.arguments)
     errors: list[Diagnostic] = []
     try:
         with _collected(root.context, errors, sink):
             step.run(root)
-            if verify_each and step.python:
+            if verify and step.python:
                 root.verify()
                 for op, message in misplaced(root):
                     raise PassFailure(op, message)

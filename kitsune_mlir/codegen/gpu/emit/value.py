@@ -46,7 +46,7 @@ __all__ = [
 Scalar = int | float | bool
 TypeLike = str | ir.Type
 
-_BITS = {"bf16": 16, "f16": 16, "f32": 32, "f64": 64}
+_BITS = {ir.BF16Type: 16, ir.F16Type: 16, ir.F32Type: 32, ir.F64Type: 64}
 _GETTERS: dict[str, Callable[[], ir.Type]] = {
     "f32": ir.F32Type.get,
     "f64": ir.F64Type.get,
@@ -279,9 +279,9 @@ def element_bits(type: TypeLike) -> int:
         type = type.element_type
     if isinstance(type, ir.IntegerType):
         return type.width
+    if type.__class__ in _BITS:
+        return _BITS[type.__class__]
     text = str(type)
-    if text in _BITS:
-        return _BITS[text]
     if text.startswith("!llvm.ptr"):
         return 32 if text == "!llvm.ptr<3>" else 64
     raise TypeError(f"{text} has no size here")
