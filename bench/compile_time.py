@@ -134,6 +134,7 @@ def _step(case: str, folder: str) -> dict[str, Any]:
 def _first_call(call: Callable[[], Any], reports: Sequence[Any], device: str) -> dict[str, Any]:
     """Seconds of a call, until a GPU has done it, and of the phases of what it compiled and reported."""
     import torch
+    import torch._dynamo  # importing is not what is measured
 
     settled = torch.cuda.synchronize if device == "cuda" else lambda: None
     settled()
