@@ -11,6 +11,8 @@ from torch_mlir import ir
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import CompileError, UnsupportedError
+from kitsune_mlir.machine.target import find_target
+from kitsune_mlir.options import Options
 from kitsune_mlir.passes.base import Pass, PassFailure
 from kitsune_mlir.passes.registry import PASSES
 from kitsune_mlir.passes.remarks import remark
@@ -18,6 +20,7 @@ from kitsune_mlir.passmanager.instrumentation import IRPrinting, Timing
 from kitsune_mlir.passmanager.manager import PassPipelineError, implicitly_nested, plan, run_pipeline
 from kitsune_mlir.passmanager.pipeline_text import PipelineError
 from kitsune_mlir.passmanager.reproducer import read_reproducer
+from kitsune_mlir.targets import run_passes
 
 SOURCE = """func.func @f(%x: i32) -> i32 {
   %a = arith.addi %x, %x : i32
@@ -186,6 +189,24 @@ def test_a_crash_reproducer_lies_there_while_passes_run(module: ir.Module, tmp_p
 def test_invalid_ir_after_a_pass_is_an_error(module: ir.Module):
     with pytest.raises(PassPipelineError, match="block with no terminator"):
         run_pipeline(module, "kitsune-break")
+
+
+def test_a_compile_verifies_once_and_names_the_pass_that_went_wrong(module: ir.Module, tmp_path: Path, monkeypatch):
+    looked: list[ir.Operation] = []
+    monkeypatch.setattr("kitsune_mlir.passmanager.manager.misplaced", lambda root: looked.append(root) or [])
+    run_passes(module, [Count(), Count(), Count()], find_target("sm_90a"), Options())
+    assert len(looked) == 1
+    remarks: list[object] = []
+    options = Options(reproducer_dir=tmp_path, on_remark=remarks.append)
+    with pytest.raises(PassPipelineError, match="block with no terminator") as caught:
+        run_passes(module, [Count(), PASSES["kitsune-break"](), Count()], find_target("sm_90a"), options)
+    assert caught.value.pass_name == "kitsune-break"
+    text = Path(caught.value.reproducer or "").read_text()
+    assert "return %" in text  # the input of the pass
+    assert read_reproducer(text)[0].startswith("--pass-pipeline=builtin.module(kitsune-break")
+    with pytest.raises(PassPipelineError, match="is too hard"):
+        run_passes(ir.Module.parse(SOURCE, new_context()), [PASSES["kitsune-refuse"]()], find_target("sm_90a"), options)
+    assert len(remarks) == 1  # what is run again says nothing
 
 
 def test_verification_can_be_left_out(module: ir.Module):
