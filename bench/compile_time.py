@@ -49,20 +49,12 @@ def timed(
         device: where the model lies; through torch.compile the call is made there.
     """
     import torch
-    import torch._dynamo
-    import torch.export._trace  # importing is not what is measured
 
-    import kitsune_mlir.cache
-    import kitsune_mlir.dynamo
-    import kitsune_mlir.pipeline
-    import kitsune_mlir.runtime
+    import kitsune_mlir
     from bench.cases import all_cases
     from bench.whole_models import MODELS
 
-    for package in (kitsune_mlir.cache, kitsune_mlir.dynamo, kitsune_mlir.runtime):
-        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            with contextlib.suppress(ImportError):  # what only a GPU needs
-                importlib.import_module(found.name)
+    _import_late_parts()
     torch.manual_seed(0)
     model, args = MODELS[case]() if case in MODELS else all_cases()[case].make("cpu", False)
     dtype = torch.bfloat16 if target != "host" else torch.float32
@@ -76,6 +68,23 @@ def timed(
         program = kitsune_mlir.compile(model, args, target=target, options={"cache": True, "cache_dir": folder})
     wall = time.perf_counter() - start
     return {"wall": wall, "processor": _processor() - before, **program.seconds, **_launches([program])}
+
+
+def _import_late_parts() -> None:
+    """Import what else is imported while a model is compiled, which is not what is measured."""
+    import torch._dynamo
+    import torch.export._trace  # noqa: F401
+
+    import kitsune_mlir.cache
+    import kitsune_mlir.dynamo
+    import kitsune_mlir.pipeline
+    import kitsune_mlir.runtime
+    import kitsune_mlir.training
+
+    for package in (kitsune_mlir.cache, kitsune_mlir.dynamo, kitsune_mlir.runtime, kitsune_mlir.training):
+        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            with contextlib.suppress(ImportError):  # what only a GPU needs
+                importlib.import_module(found.name)
 
 
 def _launches(programs: Sequence[Any]) -> dict[str, int]:
@@ -123,6 +132,7 @@ def _step(case: str, folder: str) -> dict[str, Any]:
     from bench.training import Case, adamw
     from bench.training_cases import CASES
 
+    _import_late_parts()
     training = Case(CASES[case], "full", "bf16", "cuda")
     objective = training.objective()
     options = {"cache": True, "cache_dir": folder}
@@ -134,7 +144,6 @@ def _step(case: str, folder: str) -> dict[str, Any]:
 def _first_call(call: Callable[[], Any], reports: Sequence[Any], device: str) -> dict[str, Any]:
     """Seconds of a call, until a GPU has done it, and of the phases of what it compiled and reported."""
     import torch
-    import torch._dynamo  # importing is not what is measured
 
     settled = torch.cuda.synchronize if device == "cuda" else lambda: None
     settled()
