@@ -3,8 +3,8 @@
     python -m bench.training_stages [NAME...] [--dtype bf16] [--size full] [--out FOLDER] [--jobs N]
 
 Names are those of `bench/training_cases.py`. A step is compiled with timestamps and called a few times. For each of its
-programs a line a stage goes to `FOLDER/NAME.txt`: microseconds of the multiprocessors that it took (the time of its tiles over
-the number of blocks, waits apart), those of waits, when it was worked on, engine, tiles, sizes, slowest first. `--jobs` steps
+programs a line a stage goes to `FOLDER/NAME.txt`: microseconds that its tiles took of a block, waits apart, and those of waits
+(means of the blocks that have any of its tiles), when it was worked on, engine, tiles, sizes, slowest first. `--jobs` steps
 prepare side by side; each is looked at alone. A GPU is needed.
 """
 
@@ -17,6 +17,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bench.case import DTYPES
 from bench.forked import in_turns
@@ -32,8 +34,10 @@ def lines_of(program: Any) -> list[dict[str, Any]]:
     """What each stage of a program took in its last call, slowest first, in microseconds."""
     timeline = program.timeline()
     stages = {stage["name"]: stage for stage in program.summary["stages"]}
-    took = (timeline.times[:, :, 1] - timeline.times[:, :, 0]).mean(axis=0)
-    waited = timeline.waits.mean(axis=0) if timeline.waits is not None else 0 * took
+    each = timeline.times[:, :, 1] - timeline.times[:, :, 0]
+    blocks = np.maximum((each > 0).sum(axis=0), 1)  # of launches of their own some have more blocks than others
+    took = each.sum(axis=0) / blocks
+    waited = timeline.waits.sum(axis=0) / blocks if timeline.waits is not None else 0 * took
     found = []
     for number, (name, engine, tiles) in enumerate(timeline.tasks):
         stage = stages.get(name, {})
@@ -66,8 +70,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
         f"{one['span'][1]:8.1f} {one['tiles']:7d}  {one['sizes']} {one['tile']} {one['ops']} {one['source']}"
         for one in lines
     ]
-    total = sum(one["microseconds"] for one in lines)
-    return "\n".join([head, *rows, f"{len(lines)} stages, {total:.1f} us in tiles"])
+    return "\n".join([head, *rows, f"{len(lines)} stages"])
 
 
 def measure(name: str, dtype: str, size: str, out: Path, prepared: Callable[[], None]) -> dict[str, Any]:
