@@ -381,7 +381,7 @@ class _Rewriter:
 class ChannelsLast(Pass):
     """Rewrite convolutions of bf16, f16 and f32, in groups or not, for a GPU to channels-last images, and what lies between.
 
-    Element-wise work, padding, pooling and concatenation follow, and work over images as rows (group norms of one group);
+    Element-wise work, padding, pooling, what reads images by index and concatenation follow, and work over images as rows;
     transpositions are left where images come in or leave in the usual order. Weights, and inputs that the caller has in
     channels-last memory, become arguments in that order (attribute `kitsune.dim_order`). Option: `target`; nothing changes for
     the host.

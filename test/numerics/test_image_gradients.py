@@ -70,3 +70,21 @@ def test_longer_strides_than_kernels_multiply_no_zeros() -> None:
     program = planned_for_gpu(Function(gradient), *args)
     assert problems(program(*args), exact(Function(gradient), args), gradient(*args)) == []
     assert sum(stage["operations"] for stage in program.summary["stages"]) == 2 * 2 * 8 * 8 * 64 * 32
+
+
+@pytest.mark.parametrize(
+    ("images", "stride", "dilation", "dtype"),
+    todays([(1, 1, 1, torch.bfloat16), (3, 2, 1, torch.bfloat16), (2, 1, 2, torch.float32), (4, 2, 2, torch.bfloat16)], 2),
+)
+def test_few_images_are_multiplied_as_what_each_place_sees(images: int, stride: int, dilation: int, dtype: torch.dtype) -> None:
+    given = [stride] * 2, ONE, [dilation] * 2, False, [0, 0], 1
+
+    def gradient(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        return aten.convolution_backward(grad, x, weight, None, *given, [False, True, False])[1]
+
+    x, weight = torch.randn(images, 64, 9, 7, dtype=dtype), torch.randn(24, 64, 3, 3, dtype=dtype)
+    args = (torch.randn_like(aten.convolution(x.float(), weight.float(), None, *given)).to(dtype), x, weight)
+    program = planned_for_gpu(Function(gradient), *args)
+    assert problems(program(*args), exact(Function(gradient), args), gradient(*args)) == []
+    places = args[0][:, 0].numel()
+    assert sum(stage["operations"] for stage in program.summary["stages"]) == 2 * places * weight.numel()
