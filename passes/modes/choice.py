@@ -35,6 +35,10 @@ is enough: what each takes to start, `rates.LAUNCH_SHORT`, and has to save (a Ll
 98.6 % by these costs; it ran at 0.96 of torch.compile's speed in 21 launches, and at 0.87 in 4)."""
 CLEARLY_SPATIAL = 0.7
 """The same for multiprocessors of their own: of their costs less is known."""
+LONG_MOVE = 5e-7
+"""Seconds that memory takes for what a stage beside convolutions moves, from which on its blocks sharing multiprocessors count.
+(On an H200, one launch and two: images of 32 x 64 x 56 x 56 turned and convolved 30.7 and 26.7 us, 32 x 128 x 28 x 28 23.8 and
+21.4, 32 x 256 x 14 x 14 24.3 and 22.6.)"""
 MOST_IN_ONE = 96
 """Stages that a program of one launch has at most, if nobody wants another: its code grows with each of them, and equal ones
 are not shared as equal launches are. (A training step of BERT-base has 766 stages, and would be one launch by its times.)"""
@@ -126,7 +130,10 @@ def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, floa
             )
         )
     if not any(traits_of(engine).one_block for engine in engines):  # blocks share multiprocessors in one launch, too
-        stages = [replace(stage, crowd=1) for stage in stages]
+        # Beside a convolution's they do not, which tells where a stage moves much.
+        least = LONG_MOVE if any(traits_of(engine).windows for engine in engines) else math.inf
+        moved = [max(s.dram_bytes / target.dram_rate, s.l2_bytes / bulk_rate(target)) for s in stages]
+        stages = [s if seconds >= least else replace(s, crowd=1) for s, seconds in zip(stages, moved, strict=True)]
     taken = {name: seconds - target.launch_seconds for name, seconds in (measured or {}).items()}
     # A block posts once for all its tiles where every reader waits for the whole stage.
     by_tile = {flow.producer for flow in flows if not flow.whole}
