@@ -159,6 +159,8 @@ def _adaptive_mean(rank: int) -> Callable[..., Any]:
             windows = _apart(x, size, size, [0], [1]) if rank == 3 or math.prod(size) >= MANY else None
             if windows is not None:
                 return widened(windows).mean(_within(windows, rank)).to(x.dtype)
+        if all(output) and all(extents) and (mean := _unequal_mean(x, output)) is not None:
+            return mean
         if x.dtype in NARROW:
             return op(widened(x), output).to(x.dtype)
         return adaptive_avg_pool2d(x, output) if rank == 2 and all(output) else NotImplemented
@@ -166,14 +168,40 @@ def _adaptive_mean(rank: int) -> Callable[..., Any]:
     return decomposed
 
 
-def _windows(x: Tensor, dim: int, count: int) -> tuple[Tensor, Tensor]:
-    """The maxima of `count` windows that divide a dimension as evenly as it goes, and the first places that hold them."""
-    size = x.shape[dim]
+def _places(x: Tensor, size: int, count: int) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Of `count` windows that divide `size` elements as evenly as it goes: where each begins, and one behind it; the places of
+    its elements, of the last one more than once where it is a shorter one; how many the longest has."""
     number = torch.arange(count, device=x.device)
     first, end = number * size // count, ((number + 1) * size + count - 1) // count
     longest = max(-(-(n + 1) * size // count) - n * size // count for n in range(count))
-    # A shorter window has its last element more than once: the first one counts.
     places = torch.minimum(first.unsqueeze(1) + torch.arange(longest, device=x.device), (end - 1).unsqueeze(1))
+    return first, end, places, longest
+
+
+def _unequal_mean(x: Tensor, output: Sequence[int]) -> Tensor | None:
+    """The means of short windows that divide the last dimensions as evenly as it goes; None where they are long."""
+    rank, batch = len(output), x.ndim - len(output)
+    windows = [_places(x, x.shape[batch + d], count) for d, count in enumerate(output)]
+    if math.prod(longest for *_, longest in windows) > MANY:
+        return None
+
+    def along(value: Tensor, dim: int) -> Tensor:
+        """A window's elements as dimensions 2 dim and 2 dim + 1 of all."""
+        return value.reshape([value.shape[n - 2 * dim] if n - 2 * dim in (0, 1) else 1 for n in range(2 * rank)])
+
+    taken = widened(aten.index.Tensor(x, [*[None] * batch, *(along(places, d) for d, (*_, places, _) in enumerate(windows))]))
+    for dim, (first, end, _, longest) in enumerate(windows):
+        inside = torch.arange(longest, device=x.device) < (end - first).unsqueeze(1)
+        taken = torch.where(along(inside, dim), taken, 0.0)
+    total = taken.sum([batch + 2 * d + 1 for d in range(rank)])
+    for dim, (first, end, *_) in enumerate(windows):
+        total = total / (end - first).to(total.dtype).reshape([-1 if d == dim else 1 for d in range(rank)])
+    return total.to(x.dtype)
+
+
+def _windows(x: Tensor, dim: int, count: int) -> tuple[Tensor, Tensor]:
+    """The maxima of `count` windows that divide a dimension as evenly as it goes, and the first places that hold them."""
+    first, _, places, _ = _places(x, x.shape[dim], count)
     taken = aten.index.Tensor(x, [*[None] * dim, places])
     values, steps = torch.max(taken, dim + 1)
     return values, steps + first.reshape([count if d == dim else 1 for d in range(x.ndim)])

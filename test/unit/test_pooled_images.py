@@ -83,3 +83,22 @@ def test_its_gradient_is_no_scatter():
     (expected,) = torch.autograd.grad((F.adaptive_avg_pool2d(x, 1) ** 2).sum(), x)
     torch.testing.assert_close(found, expected)
     assert not [island for report in seen for island in report.islands]
+
+
+UNEQUAL = {
+    "means": (lambda x: F.adaptive_avg_pool2d(x, (4, 3)), (2, 3, 13, 11)),
+    "means, more than there are": (lambda x: F.adaptive_avg_pool2d(x, (9, 7)), (1, 1, 5, 4)),
+    "means of volumes": (lambda x: F.adaptive_avg_pool3d(x, (4, 4, 3)), (2, 3, 7, 6, 5)),
+    "maxima": (lambda x: F.adaptive_max_pool2d(x, (4, 3)), (2, 3, 13, 11)),
+    "a window over most of a small image": (lambda x: F.max_pool2d(x, 7, 1, 3), (2, 3, 13, 11)),
+}
+
+
+@pytest.mark.parametrize("name", UNEQUAL)
+def test_unequal_windows_of_small_images_are_one_launch(name):
+    """They are read where they lie: tables of places are no stages, and no hand-off is between two directions."""
+    pool, shape = UNEQUAL[name]
+    x = torch.randn(shape)
+    program = compiled(pool, x)
+    assert len(program.summary["stages"]) == 1 and program.summary["engines"][0]["engine"] == "simt"
+    torch.testing.assert_close(compiled(pool, x, "host")(x).double(), pool(x.double()), rtol=1e-6, atol=1e-6)
