@@ -106,6 +106,8 @@ def _max_volume(
     """The maximum of a box is that of its planes' maxima."""
     if not ceil_mode and max(size) <= SHORT and (windows := _apart(x, size, step, pad, gap)) is not None:
         return torch.amax(windows, _within(windows, 3))
+    if not ceil_mode and (small := _small_maximum(x, size, step, pad, gap)) is not None:
+        return small
     *lead, depth, height, width = x.shape
     planes = aten.max_pool2d(x.reshape(-1, depth, height, width), size[1:], step[1:], pad[1:], gap[1:], ceil_mode)
     height, width = planes.shape[-2:]
@@ -178,6 +180,42 @@ def _places(x: Tensor, size: int, count: int) -> tuple[Tensor, Tensor, Tensor, i
     return first, end, places, longest
 
 
+def _taken(x: Tensor, places: Sequence[Tensor], inside: Sequence[Tensor], otherwise: float) -> Tensor:
+    """The elements of windows as a dimension behind each pooled one, by their places along each.
+
+    Args:
+        inside: of the places, whether an element is there; `otherwise` stands for others.
+    """
+    rank = len(places)
+
+    def along(value: Tensor, dim: int) -> Tensor:
+        return value.reshape([value.shape[n - 2 * dim] if n - 2 * dim in (0, 1) else 1 for n in range(2 * rank)])
+
+    taken = aten.index.Tensor(x, [*[None] * (x.ndim - rank), *(along(table, dim) for dim, table in enumerate(places))])
+    for dim, mask in enumerate(inside):
+        taken = torch.where(along(mask, dim), taken, otherwise)
+    return taken
+
+
+def _small_maximum(
+    x: Tensor, size: Sequence[int], step: Sequence[int], pad: Sequence[int], gap: Sequence[int]
+) -> Tensor | None:
+    """Of few windows of few elements, all of them at once: no hand-off is between directions. None where there are more."""
+    if x.numel() > FEW or math.prod(size) > MANY:
+        return None
+    rank, places, inside = len(size), [], []
+    for extent, n, by, low, apart in zip(x.shape[x.ndim - rank :], size, step, pad, gap, strict=True):
+        count = (extent + 2 * low - apart * (n - 1) - 1) // by + 1
+        if count < 1:
+            return None
+        first = torch.arange(count, device=x.device) * by - low
+        table = first.unsqueeze(1) + torch.arange(n, device=x.device) * apart
+        places.append(table.clamp(0, extent - 1))
+        inside.append((table >= 0) & (table < extent))
+    taken = _taken(x, places, inside if any(pad) else (), -math.inf)
+    return torch.amax(taken, _within(taken, rank))
+
+
 def _unequal_mean(x: Tensor, output: Sequence[int]) -> Tensor | None:
     """The means of short windows that divide the last dimensions as evenly as it goes; None where they are long."""
     rank, batch = len(output), x.ndim - len(output)
@@ -185,14 +223,8 @@ def _unequal_mean(x: Tensor, output: Sequence[int]) -> Tensor | None:
     if math.prod(longest for *_, longest in windows) > MANY:
         return None
 
-    def along(value: Tensor, dim: int) -> Tensor:
-        """A window's elements as dimensions 2 dim and 2 dim + 1 of all."""
-        return value.reshape([value.shape[n - 2 * dim] if n - 2 * dim in (0, 1) else 1 for n in range(2 * rank)])
-
-    taken = widened(aten.index.Tensor(x, [*[None] * batch, *(along(places, d) for d, (*_, places, _) in enumerate(windows))]))
-    for dim, (first, end, _, longest) in enumerate(windows):
-        inside = torch.arange(longest, device=x.device) < (end - first).unsqueeze(1)
-        taken = torch.where(along(inside, dim), taken, 0.0)
+    inside = [torch.arange(longest, device=x.device) < (end - first).unsqueeze(1) for first, end, _, longest in windows]
+    taken = _taken(widened(x), [places for *_, places, _ in windows], inside, 0.0)
     total = taken.sum([batch + 2 * d + 1 for d in range(rank)])
     for dim, (first, end, *_) in enumerate(windows):
         total = total / (end - first).to(total.dtype).reshape([-1 if d == dim else 1 for d in range(rank)])

@@ -90,6 +90,8 @@ UNEQUAL = {
     "means, more than there are": (lambda x: F.adaptive_avg_pool2d(x, (9, 7)), (1, 1, 5, 4)),
     "means of volumes": (lambda x: F.adaptive_avg_pool3d(x, (4, 4, 3)), (2, 3, 7, 6, 5)),
     "maxima": (lambda x: F.adaptive_max_pool2d(x, (4, 3)), (2, 3, 13, 11)),
+    "maxima of volumes": (lambda x: F.max_pool3d(x, 3, 2, 1), (2, 3, 7, 6, 5)),
+    "maxima of volumes, dilated": (lambda x: F.max_pool3d(x, 2, (1, 2, 1), dilation=(2, 1, 1)), (2, 7, 6, 5)),
     "a window over most of a small image": (lambda x: F.max_pool2d(x, 7, 1, 3), (2, 3, 13, 11)),
 }
 
