@@ -82,7 +82,7 @@ def _log_softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
 
 def _moments(x: Tensor, dims: list[int], correction: float) -> tuple[Tensor, Tensor]:
     """Mean and variance over `dims`, wide, both keeping the dimensions."""
-    mean, total = moments_by_parts(x, sorted(dims)) or centred_squares(widened(x), dims)
+    mean, total = centred_squares(widened(x), dims)
     return mean, total / max(math.prod(x.shape[d] for d in dims) - correction, 0)
 
 
@@ -130,9 +130,10 @@ def _group_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, hw: int, group: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     grouped = widened(x).reshape(n, group, c // group * hw)
-    # Images are cut along their rows: channels may lie innermost.
+    # Images are cut along their rows, as channels may lie innermost; of several groups they would lie apart then.
     apart = x.reshape(n, group, c // group, *x.shape[2:])
-    mean, total = moments_by_parts(apart, [*range(3, apart.ndim), 2]) or centred_squares(grouped, [2])
+    parts = moments_by_parts(apart, [*range(3, apart.ndim), 2]) if group == 1 else None
+    mean, total = parts or centred_squares(grouped, [2])
     mean, total = mean.reshape(n, group, 1), total.reshape(n, group, 1)
     scale = torch.rsqrt(total / (c // group * hw) + eps)
     per_channel = [c] + [1] * (x.ndim - 2)

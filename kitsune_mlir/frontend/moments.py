@@ -24,10 +24,6 @@ ENOUGH_RESULTS = 132
 LONG_ROW, LEAST_PART = 16384, 2048
 """Numbers that lie one after the other: more than a block keeps in registers; of a part at least."""
 
-LONG_COLUMN, COLUMN_PART, LEAST_OF_COLUMN = 2048, 512, 64
-"""The same for numbers that lie apart, of which a block keeps those of several results: from how many on they are cut, of a
-part at most, and at least."""
-
 FEWEST = 4
 """Parts: less are not worth a second sum."""
 
@@ -62,13 +58,12 @@ def _cut(shape: torch.Size, dims: list[int]) -> tuple[int, int] | None:
     count = math.prod(shape[d] for d in dims)
     results = math.prod(shape) // max(count, 1)
     moving = [d for d, extent in enumerate(shape) if extent > 1]
-    apart = bool(moving) and moving[-1] not in dims
-    if count < (LONG_COLUMN if apart else LONG_ROW) or (not apart and results >= ENOUGH_RESULTS):
+    # What lies apart is gone over twice by blocks that have several results side by side: parts of it were no faster.
+    if count < LONG_ROW or results >= ENOUGH_RESULTS or moving[-1] not in dims:
         return None
-    least, most = (LEAST_OF_COLUMN, COLUMN_PART) if apart else (LEAST_PART, LONG_ROW)
     for dim in dims:
-        sizes = [parts for parts in range(FEWEST, shape[dim] + 1) if shape[dim] % parts == 0 and count // parts >= least]
-        enough = [parts for parts in sizes if parts * results >= ENOUGH_RESULTS and count // parts <= most]
+        sizes = [parts for parts in range(FEWEST, shape[dim] + 1) if shape[dim] % parts == 0 and count // parts >= LEAST_PART]
+        enough = [parts for parts in sizes if parts * results >= ENOUGH_RESULTS and count // parts <= LONG_ROW]
         if sizes:
             return dim, min(enough, default=max(sizes))
     return None

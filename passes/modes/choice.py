@@ -38,7 +38,7 @@ CLEARLY_SPATIAL = 0.7
 LONG_MOVE = 5e-7
 """Seconds that memory takes for what a stage beside convolutions moves, from which on its blocks sharing multiprocessors count.
 (On an H200, one launch and two: images of 32 x 64 x 56 x 56 turned and convolved 30.7 and 26.7 us, 32 x 128 x 28 x 28 23.8 and
-21.4, 32 x 256 x 14 x 14 24.3 and 22.6.)"""
+21.4, 32 x 256 x 14 x 14 24.4 and 22.5, 8 x 64 x 56 x 56 13.4 and 11.7.)"""
 MOST_IN_ONE = 96
 """Stages that a program of one launch has at most, if nobody wants another: its code grows with each of them, and equal ones
 are not shared as equal launches are. (A training step of BERT-base has 766 stages, and would be one launch by its times.)"""

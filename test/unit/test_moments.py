@@ -8,16 +8,15 @@ import torch
 from kitsune_mlir.frontend.moments import centred_squares, moments_by_parts
 
 CUT = {
-    "columns": ((4096, 7), [0]),
-    "two dimensions": ((6, 5, 3000, 4), [0, 2]),
+    "two dimensions": ((6, 5, 3000, 4), [0, 2, 3]),
     "one row": ((40000,), [0]),
     "an image of one group": ((2, 1, 64, 28, 28), [3, 4, 2]),
 }
 WHOLE = {
     "many rows": ((300, 20000), [1]),
     "short rows": ((4, 8192), [1]),
-    "short columns": ((1000, 64), [0]),
-    "a prime number": ((2053, 3), [0]),
+    "columns": ((40960, 7), [0]),
+    "a prime number": ((3, 20011), [1]),
     "nothing": ((0, 5), [0]),
 }
 
