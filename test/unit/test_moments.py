@@ -4,7 +4,9 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+import kitsune_mlir
 from kitsune_mlir.frontend.moments import centred_squares, moments_by_parts
 
 CUT = {
@@ -41,6 +43,14 @@ def test_parts_are_as_exact_as_the_whole(name, dtype):
 def test_what_fits_or_cannot_be_cut_stays_whole(name):
     shape, dims = WHOLE[name]
     assert moments_by_parts(torch.zeros(shape), dims) is None
+
+
+def test_a_norm_of_one_group_is_as_exact_as_torchs():
+    x = torch.randn(2, 24, 28, 31) * 2 + 30
+    program = kitsune_mlir.compile(lambda x: F.group_norm(x, 1), (x,), target="host")
+    wanted = F.group_norm(x.double(), 1)
+    error, own = ((found.double() - wanted).abs().max().item() for found in (program(x), F.group_norm(x, 1)))
+    assert error <= 2 * own + 1e-6
 
 
 def test_infinite_and_missing_numbers_are_not_hidden():
