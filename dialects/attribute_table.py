@@ -38,7 +38,7 @@ NAME, KIND, PADDED = "kitsune.name", "kitsune.kind", "kitsune.padded_shape"
 SIDE_BY_SIDE = "kitsune.side_by_side"
 CALLER_ORDER, ORDER = "kitsune.caller_dim_order", "kitsune.dim_order"
 NEUTRAL = "kitsune.neutral"
-OPERAND_SUM = "kitsune.operand_sum"
+OPERAND_SUM, MICRO_BATCH = "kitsune.operand_sum", "kitsune.micro_batch"
 PDL_FIRST, PDL_SECONDARY, PDL_PRIMARY = "kitsune.pdl_first", "kitsune.pdl_secondary", "kitsune.pdl_primary"
 WRITTEN = "kitsune.written"
 
@@ -215,6 +215,8 @@ ATTRIBUTES = (
     AttributeSpec(OPERAND_SUM, ("linalg.generic",), "an integer", "`kitsune-split-reductions`",
         FORM + ", cost models, " + CODE,
         "A product, and the sum of its rows' operand over its terms, which the product's stage makes beside it.", 0),
+    AttributeSpec(MICRO_BATCH, (ANY,), "an integer", "`kitsune-micro-batches`", FORM,
+        "Of which rows' micro-batch it is a part: stages of one come before those of the next.", 0),
     AttributeSpec(HALO, ("tensor.pad",), "a unit", FORM, FORM + ", " + MATERIALIZE,
         "Only convolutions read it, which read zeros outside of the image themselves: there is no padded copy."),
     AttributeSpec(IN_PLACE, (ANY,), "a unit", FORM, FORM + ", " + MATERIALIZE,

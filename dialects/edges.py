@@ -6,7 +6,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.errors import UnsupportedError
 
-from .access import Access, Along, access_of, is_tensor, shape_of
+from .access import Along, access_of, is_tensor, shape_of
 from .attribute_table import INDEXED
 from .iteration import Space, is_reshape, iteration_space
 from .named_rows import Named, named_rows
@@ -108,21 +108,11 @@ def uses_in(space: Space, value: ir.Value, counted: bool = False) -> list[list[S
             if operand == value:
                 alongs = access.operands[k] if access is not None and access.operands[k] else (Along(None),) * rank
                 # A tile of a part begins elsewhere than the tile of the whole that has its number.
-                walks = zip(shape_of(value), space.along(n, alongs), strict=True)
-                found.append(
-                    [
-                        Slice(None) if a.part and not (counted and _is_most(access, a, size)) else Slice(d, a.scale, a.extent)
-                        for size, (d, a) in walks
-                    ]
-                )
+                walks = space.along(n, alongs)
+                found.append([Slice(None) if a.part and not counted else Slice(d, a.scale, a.extent) for d, a in walks])
         if len(op.regions) and value in captures(op):
             found.append([Slice(None)] * rank)
     return found
-
-
-def _is_most(access: Access | None, along: Along, size: int) -> bool:
-    """Whether a loop walks more than half of a dimension of so many elements."""
-    return access is not None and along.loop is not None and 2 * access.sizes[along.loop] > size
 
 
 def producer_of(value: ir.Value) -> tuple[ir.Operation | None, int]:

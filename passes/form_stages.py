@@ -7,6 +7,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import func
 
 from kitsune_mlir.dialects.access import ALONG_ROWS
+from kitsune_mlir.dialects.attribute_table import MICRO_BATCH
 from kitsune_mlir.dialects.cloning import clone_with
 from kitsune_mlir.dialects.iteration import is_reshape
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic
@@ -195,7 +196,9 @@ class FormStages(Pass):
         local = dict(mapping)
         with ir.InsertionPoint(stage.operation.regions[0].blocks.append()):
             for op in ops:
-                clone_with(op, local)
+                copy = clone_with(op, local)
+                if MICRO_BATCH in copy.attributes:  # stages are in order now; those of all micro-batches are alike
+                    del copy.attributes[MICRO_BATCH]
             YieldOp(value=pack([local[v] for v in outputs]))
         mapping.update(zip(outputs, unpack(stage.operation.results[0]), strict=True))
 

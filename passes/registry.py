@@ -10,6 +10,7 @@ from .fuse_pairs import FusePairs
 from .hoist_gathers import HoistGathers
 from .materialize import Materialize
 from .merge_rows import MergeRows
+from .micro_batches import MicroBatches
 from .normalize import Normalize
 from .pad_sums import PadSums
 from .partition_streams import PartitionStreams
@@ -31,6 +32,7 @@ PASSES: dict[str, type[Pass]] = {
             MergeRows,
             PadSums,
             FusePairs,
+            MicroBatches,
             SplitReductions,
             FormStages,
             PartitionStreams,
@@ -52,6 +54,7 @@ PIPELINE: list[str] = [
     "kitsune-merge-rows",
     "kitsune-pad-sums",
     "kitsune-fuse-pairs",
+    "kitsune-micro-batches",
     "kitsune-split-reductions",
     "kitsune-form-stages",
     "kitsune-partition-streams",

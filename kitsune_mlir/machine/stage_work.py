@@ -166,7 +166,8 @@ def work_of_stage(stage: ir.Operation, engine: str | None = None, tile: Sequence
             )
             for use in uses
         ]
-        read, distinct = read + max(parts, default=whole), distinct + whole
+        part = max(parts, default=whole)
+        read, distinct = read + part, distinct + min(whole, part * tiles)
     written = sum(tensor_bytes(v.type) for v in results_of(stage) if is_tensor(v)) * share
     along = {d.loops.get(_largest(space.ops)): t for d, t in zip(space.dims, grid.tile, strict=True)}
     work = Work(

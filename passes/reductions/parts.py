@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
-from kitsune_mlir.dialects.access import affine_maps, is_tensor, iterator_kinds, shape_of
+from kitsune_mlir.dialects.access import affine_maps, dropped_dims, is_tensor, iterator_kinds, shape_of, static_ints
 from kitsune_mlir.dialects.attribute_table import COMBINE, PARTIAL
 from kitsune_mlir.dialects.deep import Steps, evaluate
 from kitsune_mlir.dialects.iteration import is_free
@@ -119,7 +119,37 @@ def _cut_apart(value: ir.Value, along: tuple[bool, ...], parts: int, made: Cut) 
     if maker is not None and sum(along) == 1 and (loop := _elementwise_loop(maker, list(along).index(True))) is not None:
         if not _ends_a_product(maker):
             return (yield _with_part(maker, loop, parts, [tensor.empty(shape, element)], made)).results[0]
+    if maker is not None and (source := _before_slice(maker, along, parts)) is not None:
+        return source
     return tensor.ExpandShapeOp(ir.RankedTensorType.get(shape, element), value, groups, [], shape).result
+
+
+def _before_slice(maker: ir.Operation, along: tuple[bool, ...], parts: int) -> ir.Value | None:
+    """Neighbouring parts of a larger tensor, of which `maker` takes neighbouring rows: a view of that, and a slice.
+
+    Stages read slices where they lie, and views of what is in memory; a view of a slice would be a copy.
+    """
+    if maker.name != "tensor.extract_slice" or len(maker.operands) > 1 or sum(along) > 1:
+        return None
+    starts, sizes, strides = (static_ints(maker, f"static_{name}") for name in ("offsets", "sizes", "strides"))
+    source, dim = maker.operands[0], along.index(True)
+    extents, rest = shape_of(source), sizes[dim] // parts
+    others = [d for d in range(len(sizes)) if d != dim]
+    if dropped_dims(maker) or any(stride != 1 for stride in strides) or any(sizes[d] != extents[d] for d in others):
+        return None
+    if extents[dim] % rest or starts[dim] % rest:
+        return None
+
+    def split(values: list[int], outer: int, inner: int) -> list[int]:
+        return [*values[:dim], outer, inner, *values[dim + 1 :]]
+
+    wide, kept = split(extents, extents[dim] // rest, rest), split(sizes, parts, rest)
+    groups = [[d] if d < dim else [d, d + 1] if d == dim else [d + 1] for d in range(len(sizes))]
+    element = ir.ShapedType(source.type).element_type
+    view = tensor.ExpandShapeOp(ir.RankedTensorType.get(wide, element), source, groups, [], wide).result
+    offsets = split(starts, starts[dim] // rest, 0)
+    type_ = ir.RankedTensorType.get(kept, element)
+    return tensor.ExtractSliceOp(type_, view, [], [], [], offsets, kept, [1] * len(kept)).result
 
 
 def _ends_a_product(maker: ir.Operation) -> bool:

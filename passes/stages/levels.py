@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import is_tensor
+from kitsune_mlir.dialects.attribute_table import MICRO_BATCH
 from kitsune_mlir.dialects.iteration import root_of
 from kitsune_mlir.dialects.products import is_contraction
 
@@ -19,7 +20,7 @@ def in_levels(
     successive ones without a break.
 
     What nobody reads may be the new value of an argument (an optimizer's update), and is not put before others that read that
-    argument: written in its place, it would take a copy of the old value.
+    argument: written in its place, it would take a copy of the old value. Micro-batches are done one after the other.
 
     Args:
         groups: in an order in which producers come before consumers.
@@ -47,7 +48,19 @@ def in_levels(
     for g in last:
         kinds = {result.type for op in members[g] for result in op.results}
         level[g] = max([level[g], *(used[one] for one in _arguments(members[g]) if one in used and one.type in kinds)])
-    return sorted(groups, key=lambda g: (level[g], g in late, g in last, g in last - products))
+    turns = _turns(groups, sources, members)
+    return sorted(groups, key=lambda g: (turns[g], level[g], g in late, g in last, g in last - products))
+
+
+def _turns(
+    groups: Sequence[int], sources: Mapping[int, Sequence[int]], members: Mapping[int, Sequence[ir.Operation]]
+) -> dict[int, int]:
+    """Of each group the micro-batch that it belongs to: of its own ops, or the last that it reads something of."""
+    turns: dict[int, int] = {}
+    for g in groups:
+        own = [ir.IntegerAttr(op.attributes[MICRO_BATCH]).value for op in members[g] if MICRO_BATCH in op.attributes]
+        turns[g] = max([0, *own, *(turns[source] for source in sources[g])])
+    return turns
 
 
 def _arguments(ops: Sequence[ir.Operation]) -> set[ir.Value]:

@@ -4,7 +4,7 @@ This is where "a stage's body is linalg and no scheduling pass rewrites it" pays
 smaller types, offsets added where indices are asked for, and loads of slices where tensors come from outside.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
@@ -105,7 +105,7 @@ class Tiling:
         access = self.grid.space.accesses[n]
         for k, value in enumerate(op.operands):
             maker = defining_op(value)
-            if maker is None or maker.name not in ("arith.constant", "tensor.splat") or not is_tensor(value) or access is None:
+            if maker is None or maker.name not in ("arith.constant", "tensor.splat") or value not in local or access is None:
                 continue
             slices = [Slice(d, a.scale, a.extent) for d, a in self.grid.space.along(n, access.operands[k])]
             if all(s.dim is None or self.offsets[s.dim] is None for s in slices):
@@ -201,10 +201,11 @@ def _is_outside(value: ir.Value) -> bool:
     return maker is None or maker.name not in ("arith.constant", "tensor.splat")
 
 
-def extract_slice(source: ir.Value, offsets: list[ir.Value | int], sizes: list[int]) -> ir.Value:
-    """tensor.extract_slice with unit strides, static sizes, and offsets that are values or 0."""
+def extract_slice(source: ir.Value, offsets: list[ir.Value | int], sizes: list[int], dropped: Collection[int] = ()) -> ir.Value:
+    """tensor.extract_slice with unit strides, static sizes, and offsets that are values or 0; dimensions `dropped`, of extent
+    1, are left out."""
     element = ir.ShapedType(source.type).element_type
     dynamic = [o for o in offsets if not isinstance(o, int)]
     static = [o if isinstance(o, int) else DYNAMIC for o in offsets]
-    type_ = ir.RankedTensorType.get(sizes, element)
+    type_ = ir.RankedTensorType.get([size for dim, size in enumerate(sizes) if dim not in dropped], element)
     return tensor.ExtractSliceOp(type_, source, dynamic, [], [], static, sizes, [1] * len(sizes)).result

@@ -143,6 +143,8 @@ def _is_source(op: ir.Operation, space: Space, inside: Container[ir.Value]) -> b
         return False
     if isinstance(ir.ShapedType(op.results[0].type).element_type, ir.IntegerType):
         return True
+    if [d for d, size in enumerate(shape_of(op.results[0])) if shape_of(op.operands[0])[d] != size] == [0]:
+        return True  # neighbouring rows, whole: they lie like a tensor's own
     users = [other for other in space.ops if op.results[0] in list(other.operands)]
     return all(is_contraction(user) or user.name == "tensor.concat" for user in users)
 

@@ -1,0 +1,1 @@
+"""What `kitsune-micro-batches` is made of."""
