@@ -198,6 +198,7 @@ class Bulk:
         """Wait for a launch, and tell the groups of its calls."""
         parts, launched, family = flight.parts, flight.launched, flight.parts[0][0].family
         outputs, right, several = launched.outputs, launched.right, len(parts) > 1
+        judged = launched.mark is None or not launched.mark.passed
         try:
             if launched.mark is not None:
                 self._awaited = launched.mark
@@ -223,7 +224,7 @@ class Bulk:
                 if not part.start:
                     family.came(one.came, len(one.calls))
             if right:
-                family.observe(first, seconds, self._told - max(flight.begin, told))
+                family.observe(first, seconds, self._told - max(flight.begin, told), judged)
 
 
 def _tell_all(parts: Sequence[Part], error: BaseException) -> None:

@@ -307,7 +307,7 @@ class Engine:
             with self._queues, self._lock:
                 self._closed = True
                 self._arrived += self._bulk.members()
-                held = begun(self._held())
+                held, self._arrived = begun(self._held()), []
             self._bulk.fail(error)
             give(held, [error] * len(held))
             raise

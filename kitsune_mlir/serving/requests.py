@@ -332,13 +332,14 @@ class Queue:
         wanted = min(self.cost.gain(count), slack / 2)
         return max(0.0, wanted - (now - last)) if self._interval < wanted else 0.0
 
-    def observe(self, count: int, seconds: float, whole: float | None = None) -> None:
+    def observe(self, count: int, seconds: float, whole: float | None = None, judged: bool = True) -> None:
         """Learn from a launch, and whether the family is late.
 
         Args:
             whole: seconds until the requests were answered, what the engine itself did included.
+            judged: these are the launch's own seconds; else it was over before somebody looked, and says nothing of lateness.
         """
-        ratio, late = self.cost.observe(count, seconds), self.late
+        ratio, late = self.cost.observe(count, seconds) if judged else min(LATE, self.cost.observe(count, seconds)), self.late
         if whole is not None:
             # Small launches tell little: what a launch costs however few it has would seem to be what each request does.
             self.overhead += WEIGHT * count / self.most * ((whole - seconds) / count - self.overhead)

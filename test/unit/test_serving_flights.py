@@ -86,6 +86,11 @@ def test_statistics_and_costs_of_launches_that_overlap(programs: dict[str, Progr
     counts = engine.stats()["models"]
     assert sum(one["answered"] for one in counts.values()) == 20 * CALLS and not engine.stats()["waiting"]
     assert 0 < family.expected(CALLS) < 1 and not family.late
+    family.alone = False  # there are others, which a late one would hold up
+    for judged in (False, True):
+        for _ in range(5):
+            family.observe(CALLS, 3 * family.cost(CALLS), judged=judged)
+        assert family.late == judged  # of a launch that was over before somebody looked nobody knows what it took
 
 
 def test_an_error_of_the_device_is_told_to_the_calls_of_the_launch(
