@@ -287,8 +287,7 @@ class Engine:
             if apart:
                 self._arrived += self._bulk.members()
             arrived, closed, waiting = self._arrived, self._closed, self._waiting
-            if arrived:
-                self._arrived = []
+            self._arrived = []  # an empty one, too: who comes from now on must not be in what is read below
         if arrived and len(self._all) == 1:
             self._all[0].add(*arrived)
         else:

@@ -237,3 +237,14 @@ def test_calls_that_are_left_out_and_cancelled_meanwhile_are_told_once(programs:
     counts = engine.stats()["models"]["a"]
     assert not engine.stats()["waiting"] and not engine._backlog._ahead
     assert (counts["submitted"], counts["cancelled"], counts["failed"]) == (3 * CALLS + 1, 2 * CALLS, 0)
+
+
+def test_what_comes_while_the_last_is_put_in_order_is_not_in_it(programs: dict[str, Program]) -> None:
+    """A list that was empty is not read again, when others may have put something in: they would be run twice."""
+    with held(programs, limit=CALLS) as engine:
+        gate = engine.hold(torch.randn(1, 7))
+        before = engine._arrived
+        with engine._queues:
+            engine._fetch(False)
+        assert not before and engine._arrived is not before
+        gate.set()
