@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["convolution", "patch_rows"]
+__all__ = ["convolution", "patch_rows", "transposed_convolution"]
 
 aten = torch.ops.aten
 
@@ -41,7 +41,7 @@ def convolution(
         list(v) * (spatial if len(v) == 1 else 1) for v in (stride, padding, dilation, output_padding)
     )
     if transposed:
-        return _transposed(x, weight, bias, stride, padding, dilation, output_padding, groups)
+        return transposed_convolution(x, weight, bias, stride, padding, dilation, output_padding, groups)
     kernel = list(weight.shape[2:])
     if spatial == 1:
         image = aten.convolution(
@@ -96,7 +96,7 @@ def _depth_as_channels(
     return made.reshape(batch, count, *made.shape[1:]).transpose(1, 2)
 
 
-def _transposed(
+def transposed_convolution(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -105,8 +105,12 @@ def _transposed(
     dilation: list[int],
     output_padding: list[int],
     groups: int,
+    rows: bool = False,
 ) -> Tensor:
-    """Result s·q + r of a dimension of stride s sums input q - t times weight s·t + r over t: s results for each q."""
+    """Result s·q + r of a dimension of stride s sums input q - t times weight s·t + r over t: s results for each q.
+
+    `rows`: what follows reads the result with channels innermost, as a backward pass between convolutions does.
+    """
     spatial, channels = len(stride), x.shape[1]
     reach = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
     if all(s == 1 for s in stride) and not any(output_padding) and all(p <= r for p, r in zip(padding, reach, strict=True)):
@@ -125,20 +129,21 @@ def _transposed(
     made_of = [min(k, s) for k, s in zip(kernel, stride, strict=True)]
     lacking = [s * t - k for s, t, k in zip(made_of, taps, kernel, strict=True)]
     weight = aten.constant_pad_nd(weight, [v for n in reversed(lacking) for v in (0, n)]) if any(lacking) else weight
-    # [groups, channels, out, t, s, ...] to [groups, *s, out, channels, *t], the last input first
+    # [groups, channels, out, t, s, ...] to [groups, out, *s, channels, *t] (rows: *s before out), the last input first
     out = weight.shape[1]
     split = weight.reshape(groups, channels // groups, out, *(v for pair in zip(taps, made_of, strict=True) for v in pair))
     split = split.flip([3 + 2 * dim for dim in range(spatial)])
-    order = [0, *(4 + 2 * dim for dim in range(spatial)), 2, 1, *(3 + 2 * dim for dim in range(spatial))]
+    steps = [4 + 2 * dim for dim in range(spatial)]
+    order = [0, *((*steps, 2) if rows else (2, *steps)), 1, *(3 + 2 * dim for dim in range(spatial))]
     matrix = split.permute(order).reshape(groups * out * math.prod(made_of), channels // groups, *taps)
     ones = [1] * spatial
     counts = [n + t - 1 for n, t in zip(x.shape[2:], taps, strict=True)]
     short = [max(0, p + n - c * s) for p, n, c, s in zip(padding, wanted, counts, stride, strict=True)]
     early = None
-    if bias is not None and made_of == stride and not any(short):
-        early = bias.reshape(groups, 1, out).expand(groups, math.prod(stride), out).reshape(-1)
+    if bias is not None and made_of == stride and not any(short) and not rows:
+        early = bias.repeat_interleave(math.prod(stride))
     made = aten.convolution(x, matrix, early, ones, [t - 1 for t in taps], ones, False, [0] * spatial, groups)
-    return _side_by_side(made, groups, stride, made_of, padding, wanted, bias if early is None else None)
+    return _side_by_side(made, groups, stride, made_of, padding, wanted, bias if early is None else None, rows)
 
 
 def _side_by_side(
@@ -149,24 +154,35 @@ def _side_by_side(
     padding: list[int],
     wanted: list[int],
     bias: Tensor | None,
+    rows: bool,
 ) -> Tensor:
-    """Channels [groups, *made_of, out] of each place as `stride` places a dimension, zeros where there are fewer.
+    """Channels of each place as `stride` places a dimension, zeros where there are fewer.
 
-    `wanted` of these from `padding` on are the result. It is done with channels innermost, as convolutions for GPUs leave them:
-    whole rows of them move.
+    These are [groups, out, *made_of], with `rows` [groups, *made_of, out]. `wanted` of the places from `padding` on are the
+    result. With `rows` it is done with channels innermost, as convolutions for GPUs leave them: whole rows of them move, and
+    what follows has to want it so.
     """
     spatial, batch, counts = len(stride), made.shape[0], made.shape[2:]
-    parts = made.movedim(1, -1).reshape(batch, *counts, groups, *made_of, -1)
-    order = [0, *(v for dim in range(spatial) for v in (1 + dim, 2 + spatial + dim)), 1 + spatial, 2 + 2 * spatial]
-    parts = parts.permute(order)
+    if rows:
+        parts, image = made.movedim(1, -1).reshape(batch, *counts, groups, *made_of, -1), 1
+        order = [0, *(v for dim in range(spatial) for v in (1 + dim, 2 + spatial + dim)), 1 + spatial, 2 + 2 * spatial]
+    else:
+        parts, image = made.reshape(batch, -1, *made_of, *counts), 2
+        order = [0, 1, *(v for dim in range(spatial) for v in (2 + spatial + dim, 2 + dim))]
+    after = [0, 0] * (2 if rows else 0)
     between = [v for k, s in zip(reversed(made_of), reversed(stride), strict=True) for v in (0, s - k, 0, 0)]
-    parts = aten.constant_pad_nd(parts, [0, 0, 0, 0, *between]) if any(between) else parts
-    whole = parts.reshape(batch, *(n * s for n, s in zip(counts, stride, strict=True)), -1)
-    short = [max(0, p + n - e) for p, n, e in zip(padding, wanted, whole.shape[1:-1], strict=True)]
-    whole = aten.constant_pad_nd(whole, [0, 0, *(v for n in reversed(short) for v in (0, n))]) if any(short) else whole
+    parts = parts.permute(order)
+    parts = aten.constant_pad_nd(parts, [*after, *between]) if any(between) else parts
+    extents = [n * s for n, s in zip(counts, stride, strict=True)]
+    whole = parts.reshape(batch, *extents, -1) if rows else parts.reshape(batch, -1, *extents)
+    short = [max(0, p + n - e) for p, n, e in zip(padding, wanted, extents, strict=True)]
+    beyond = [v for n in reversed(short) for v in (0, n)]
+    whole = aten.constant_pad_nd(whole, [*after[:2], *beyond]) if any(short) else whole
     for dim, (p, n) in enumerate(zip(padding, wanted, strict=True)):
-        whole = whole.narrow(1 + dim, p, n)
-    return (whole if bias is None else whole + bias).movedim(-1, 1)
+        whole = whole.narrow(image + dim, p, n)
+    if rows:
+        return (whole if bias is None else whole + bias).movedim(-1, 1)
+    return whole if bias is None else whole + bias.reshape(-1, *[1] * spatial)
 
 
 def _spread(weight: Tensor, dim: int, dilation: int) -> Tensor:

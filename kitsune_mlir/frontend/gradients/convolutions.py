@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kitsune_mlir.frontend.convolutions import patch_rows
+from kitsune_mlir.frontend.convolutions import patch_rows, transposed_convolution
 from kitsune_mlir.frontend.dtypes import widened
 
 __all__ = ["CONVOLUTION_GRADIENTS"]
@@ -80,7 +80,7 @@ def _of_input(
         for n, s, p, d, k in zip(grad.shape[2:], stride, padding, dilation, weight.shape[2:], strict=True)
     ]
     rest = [extent - size for extent, size in zip(x.shape[2:], reached, strict=True)]
-    return aten.convolution(grad, weight, None, stride, padding, dilation, True, rest, groups)
+    return transposed_convolution(grad, weight, None, stride, padding, dilation, rest, groups, rows=True)
 
 
 def _of_weight(
