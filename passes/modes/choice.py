@@ -76,8 +76,22 @@ def name_of(stage: ir.Operation) -> str:
     return ir.StringAttr(stage.attributes["sym_name"]).value
 
 
-def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, float] | None = None) -> Model:
-    """The numbers of a pipeline whose stages have engines and tiles; `measured`: seconds of stages alone, by name."""
+Part = tuple[Stage, tuple[Flow, ...], str]
+"""A stage of a model, the edges to it, and its engine."""
+
+
+def model_of(
+    pipeline: ir.Operation,
+    target: Target,
+    measured: Mapping[str, float] | None = None,
+    parts: dict[str, Part] | None = None,
+) -> Model:
+    """The numbers of a pipeline whose stages have engines and tiles.
+
+    Args:
+        measured: seconds of stages alone, by name.
+        parts: what is known of stages, by name; the others' is added. Who changes what a stage waits for takes it out.
+    """
     own = own_stages(pipeline)
     place = {hash(stage): n for n, stage in enumerate(own)}
     by_name = {name_of(stage): n for n, stage in enumerate(own)}
@@ -85,50 +99,15 @@ def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, floa
         if INTO in stage.attributes:  # its producer does it
             place[hash(stage)] = by_name[ir.StringAttr(stage.attributes[INTO]).value]
     leaving = {producer_of(trace_views(v)[0]) for v in yielded(pipeline)}
-    stages, flows = [], []
     adding = {ir.StringAttr(s.attributes[INTO]).value for s in stages_of(pipeline) if INTO in s.attributes}
-    engines: list[str] = []
-    for n, stage in enumerate(own):
-        work = _with_pieces(work_of_stage(stage), target)
-        cost = cost_of(work, target)
-        space = stage_space(stage)
-        engines.append(work.engine)
-        outer, named = 0.0, 0
-        for value in (v for v in inputs_of(stage) if is_tensor(v)):
-            edge = edge_of(stage, space, value)
-            if edge is None:
-                outer += tensor_bytes(value.type)
-                continue
-            before = place[hash(edge.producer)]
-            if before == n:
-                continue
-            whole = edge.policy == "all"
-            bytes_ = tensor_bytes(value.type)
-            # Its weights come while it waits (successive products share a ring: `codegen/gpu/engines/mma/task_fusion.py`).
-            ahead = traits_of(work.engine).weights_ahead
-            follows = before == n - 1 and work.engine == engines[before]
-            streamed = ahead == "always" or (ahead == "successor" and follows)
-            rows = sum(named.count(tile_sizes(stage, space)) for named in edge.named)
-            named += rows
-            flows.append(Flow(before, n, bytes_, bytes_ / stages[before].tiles, whole, streamed, rows))
-        outer = min(outer, work.distinct_bytes)
-        outer += sum(tensor_bytes(v.type) for r, v in enumerate(results_of(stage)) if (stage, r) in leaving and is_tensor(v))
-        tiles = work.tiles * work.pieces
-        looks = rates.ROW_LOOKUP * math.ceil(named / LOOKING)
-        stages.append(
-            Stage(
-                name_of(stage),
-                tiles,
-                cost.seconds + looks,
-                cost.step + looks,
-                cost.tensor * tiles,
-                cost.vector * tiles,
-                outer,
-                cost.l2_bytes,
-                posting=rates.ATOMIC_POST if name_of(stage) in adding else 0.0,
-                crowd=traits_of(work.engine).crowd // (2 if work.levels else 1) or 1,
-            )
-        )
+    parts, made = {} if parts is None else parts, list[Part]()
+    for stage, name in zip(own, by_name, strict=True):
+        if name not in parts:
+            stored = [v for r, v in enumerate(results_of(stage)) if (stage, r) in leaving and is_tensor(v)]
+            parts[name] = _part_of(stage, target, made, place, stored, name in adding)
+        made.append(parts[name])
+    stages, flows = [stage for stage, _, _ in made], [flow for _, into, _ in made for flow in into]
+    engines = [engine for _, _, engine in made]
     if not any(traits_of(engine).one_block for engine in engines):  # blocks share multiprocessors in one launch, too
         # Beside a convolution's they do not, which tells where a stage moves much.
         least = LONG_MOVE if any(traits_of(engine).windows for engine in engines) else math.inf
@@ -143,6 +122,61 @@ def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, floa
     ]
     stages = [scaled(stage, taken.get(stage.name), target) for stage in stages]
     return Model(tuple(map(name_of, own)), tuple(stages), tuple(dict.fromkeys(flows)))
+
+
+def _part_of(
+    stage: ir.Operation,
+    target: Target,
+    earlier: Sequence[Part],
+    place: Mapping[int, int],
+    stored: Sequence[ir.Value],
+    adds: bool,
+) -> Part:
+    """A stage of a model.
+
+    Args:
+        earlier: those before it.
+        place: the numbers of stages, by their hashes.
+        stored: its results that leave the pipeline.
+        adds: whether it adds rows for another stage.
+    """
+    n, work = len(earlier), _with_pieces(work_of_stage(stage), target)
+    cost = cost_of(work, target)
+    space = stage_space(stage)
+    outer, named, flows = 0.0, 0, list[Flow]()
+    for value in (v for v in inputs_of(stage) if is_tensor(v)):
+        edge = edge_of(stage, space, value)
+        if edge is None:
+            outer += tensor_bytes(value.type)
+            continue
+        before = place[hash(edge.producer)]
+        if before == n:
+            continue
+        whole = edge.policy == "all"
+        bytes_ = tensor_bytes(value.type)
+        # Its weights come while it waits (successive products share a ring: `codegen/gpu/engines/mma/task_fusion.py`).
+        ahead = traits_of(work.engine).weights_ahead
+        follows = before == n - 1 and work.engine == earlier[before][2]
+        streamed = ahead == "always" or (ahead == "successor" and follows)
+        rows = sum(one.count(tile_sizes(stage, space)) for one in edge.named)
+        named += rows
+        flows.append(Flow(before, n, bytes_, bytes_ / earlier[before][0].tiles, whole, streamed, rows))
+    outer = min(outer, work.distinct_bytes) + sum(tensor_bytes(value.type) for value in stored)
+    tiles = work.tiles * work.pieces
+    looks = rates.ROW_LOOKUP * math.ceil(named / LOOKING)
+    made = Stage(
+        name_of(stage),
+        tiles,
+        cost.seconds + looks,
+        cost.step + looks,
+        cost.tensor * tiles,
+        cost.vector * tiles,
+        outer,
+        cost.l2_bytes,
+        posting=rates.ATOMIC_POST if adds else 0.0,
+        crowd=traits_of(work.engine).crowd // (2 if work.levels else 1) or 1,
+    )
+    return made, tuple(flows), work.engine
 
 
 def _with_pieces(work: Work, target: Target) -> Work:

@@ -18,7 +18,7 @@ from kitsune_mlir.dialects.stage_graph import inputs_of
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes.remarks import remark
 
-from .choice import budget_of, model_of, name_of
+from .choice import Part, budget_of, model_of, name_of
 from .times import temporal_seconds
 
 __all__ = ["CHOICES", "mark_gathers"]
@@ -34,21 +34,24 @@ def mark_gathers(pipeline: ir.Operation, wanted: str, target: Target) -> None:
     A remark gives the reason. Only on a GPU: a host's few workers leave a stage no tail to wait for.
     """
     whole: float | None = None  # of the program as it is
+    parts: dict[str, Part] = {}
     found = [(stage, gather) for stage in stages_of(pipeline) if target.is_gpu for gather in _gathers(stage)]
     for stage, (producer, named) in found:
         reason = _refused(stage, producer)
         if reason is None:
             rows = sum(one.count(grid_of(stage).tile) for one in named)
-            whole = _seconds(pipeline, target) if whole is None else whole
+            whole = _seconds(pipeline, target, parts) if whole is None else whole
             before = list(ir.ArrayAttr(stage.attributes[INDEXED])) if INDEXED in stage.attributes else []
             stage.attributes[INDEXED] = ir.ArrayAttr.get([*before, producer.attributes["sym_name"]])
-            seconds = _seconds(pipeline, target)
+            parts.pop(name_of(stage), None)
+            seconds = _seconds(pipeline, target, parts)
             gain = f"{rows} rows a tile ({seconds * 1e6:.1f} us, waiting for all of it {whole * 1e6:.1f})"
             if wanted == "rows" or (wanted == "auto" and seconds < CLEARLY * whole):
                 remark(stage, f"gathers from {name_of(producer)}, waits for the rows that its indices name: {gain}")
                 whole = seconds
                 continue
             reason = f"its indices name {gain}"
+            parts.pop(name_of(stage), None)
             if before:
                 stage.attributes[INDEXED] = ir.ArrayAttr.get(before)
             else:
@@ -56,9 +59,9 @@ def mark_gathers(pipeline: ir.Operation, wanted: str, target: Target) -> None:
         remark(stage, f"gathers from {name_of(producer)}, waits for all of it: {reason}")
 
 
-def _seconds(pipeline: ir.Operation, target: Target) -> float:
-    """Of one launch, with the edges as they are."""
-    model = model_of(pipeline, target)
+def _seconds(pipeline: ir.Operation, target: Target, parts: dict[str, Part]) -> float:
+    """Of one launch, with the edges as they are; `parts`: as of `model_of`."""
+    model = model_of(pipeline, target, parts=parts)
     return temporal_seconds(model.stages, model.flows, budget_of(target))
 
 

@@ -1,7 +1,7 @@
 """Which ops become one stage: groups of ops that share parallel dimensions, joined greedily while nothing speaks against it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch_mlir import ir
 
@@ -346,15 +346,19 @@ class Grouping:
         """The groups whose ops read what an op makes."""
         return sorted({self.group_of[hash(one)] for one in self.ops if any(source == op for source in self.sources(one))})
 
-    def adopt(self, g: int, ops: list[ir.Operation]) -> None:
-        """Take new ops of the block into group g, some of whose ops read them now (so their hashes are others)."""
-        self.ops += ops
-        self.order = {hash(op.operation): n for n, op in enumerate(ops[0].block.operations)}
-        self.members[g] = sorted(self.members[g] + ops, key=lambda o: self.order[hash(o)])
+    def adopt(self, ops: Mapping[int, list[ir.Operation]]) -> None:
+        """Take new ops of the block into groups, some of whose ops read them now (so their hashes are others)."""
+        new = [op for some in ops.values() for op in some]
+        if not new:
+            return
+        self.ops += new
+        self.order = {hash(op.operation): n for n, op in enumerate(new[0].block.operations)}
+        for g, some in ops.items():
+            self.members[g] = sorted(self.members[g] + some, key=lambda o: self.order[hash(o)])
+            self.forget(g)
         self.group_of = {hash(op): number for number, members in self.members.items() for op in members}
         self._sources.clear()
         self._surroundings.clear()
-        self.forget(g)
 
     def forget(self, g: int) -> None:
         """Find out anew what is known of a group."""

@@ -67,8 +67,8 @@ def _remake(grouping: Grouping, g: int) -> None:
     made = {leaf for recipe in found.values() for leaf in recipe.leaves if _inside(leaf, inside) and leaf not in stored}
     if not found or sum(tensor_bytes(leaf.type) for leaf in made) >= sum(tensor_bytes(value.type) for value in found):
         return
-    for r in sorted({r for value in found for r in _readers(grouping, value, g)}):
-        _clone(grouping, r, found)
+    readers = sorted({r for value in found for r in _readers(grouping, value, g)})
+    grouping.adopt({r: _cloned(grouping, r, found) for r in readers})
     remark(group[-1], f"{len(found)} of its results are made again where they are read")
     grouping.forget(g)
 
@@ -158,13 +158,13 @@ def _is_wide(leaf: ir.Value, value: ir.Value) -> bool:
     return 2 * NARROW * tensor_bytes(leaf.type) > (NARROW + 2) * tensor_bytes(value.type)
 
 
-def _clone(grouping: Grouping, r: int, found: Mapping[ir.Value, Recipe]) -> None:
-    """Let group r make the values that it reads of these."""
+def _cloned(grouping: Grouping, r: int, found: Mapping[ir.Value, Recipe]) -> list[ir.Operation]:
+    """Let group r make the values that it reads of these; the ops that do."""
     users = {hash(op): op for op in grouping.members[r]}
     read = [(value, use.owner.operation, use.operand_number) for value in found for use in value.uses]
     read = [one for one in read if hash(one[1]) in users]
     if not read:
-        return
+        return []
     first = min((user for _, user, _ in read), key=lambda op: grouping.order[hash(op)])
     ops = {op: None for value, *_ in read for op in found[value].ops}
     mapping: dict[ir.Value, ir.Value] = {}
@@ -172,4 +172,4 @@ def _clone(grouping: Grouping, r: int, found: Mapping[ir.Value, Recipe]) -> None
         copies = [clone_with(op, mapping) for op in sorted(ops, key=lambda op: grouping.order[hash(op)])]
     for value, user, number in read:
         user.operands[number] = mapping[value]
-    grouping.adopt(r, copies)
+    return copies

@@ -7,8 +7,10 @@ from kitsune_mlir.dialects.edges import edge_of, stage_space, stages_of
 from kitsune_mlir.dialects.named_rows import Named
 from kitsune_mlir.dialects.stage_graph import inputs_of
 from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes.base import PassFailure
 from kitsune_mlir.passes.check_progress import CheckProgress
+from kitsune_mlir.passes.modes import choice, gathers
 from kitsune_mlir.passmanager.manager import run_pipeline
 from kitsune_mlir.simulation.simulate import simulate
 from test.gpu.cases_gathers import GATHER_CASES, gather_rows
@@ -94,6 +96,51 @@ def test_rows_that_indices_name(index: str, shape: str, body: str, start: int, s
     assert not parts(module, "kitsune.wait")
     numbers = {name: ir.IntegerAttr(wait.attributes[name]).value for name in ("count", "extent")}
     assert numbers["extent"] == 1000 and numbers["count"] >= 1
+
+
+def layers(count: int) -> str:
+    """Products, of each of whose rows the next one reads those that an argument names."""
+    lines = []
+    for n in range(count):
+        lines.append(product(f"h{n}", f"g{n}", "w", 1000, 64, 64))
+        lines.append(f"""%e{n} = tensor.empty() : tensor<1000x64xf32>
+  %g{n + 1} = linalg.generic {{indexing_maps = [affine_map<(i, j) -> (i)>, affine_map<(i, j) -> (i, j)>],
+      iterator_types = ["parallel", "parallel"]}} ins(%i : tensor<1000xi64>) outs(%e{n} : tensor<1000x64xf32>) {{
+  ^bb0(%a: i64, %b: f32):
+    %c = linalg.index 1 : index
+    {PLAIN}
+    %v = tensor.extract %h{n}[%r, %c] : tensor<1000x64xf32>
+    linalg.yield %v : f32
+  }} -> tensor<1000x64xf32>""")
+    body = "\n  ".join(lines)
+    return f"""func.func @main(%g0: tensor<1000x64xf32>, %w: tensor<64x64xf32>, %i: tensor<1000xi64>) -> tensor<1000x64xf32> {{
+  {body}
+  return %g{count} : tensor<1000x64xf32>
+}}"""
+
+
+@pytest.mark.parametrize("wanted", ["rows", "all", "auto"])
+def test_a_stage_is_counted_again_only_where_its_own_gather_is_tried(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known of the others gives the model that all of them counted anew give."""
+    models, counted = [], []
+    fresh, work = gathers.model_of, choice.work_of_stage
+
+    def both(pipeline: ir.Operation, target: Target, parts: dict[str, choice.Part]) -> choice.Model:
+        models.append(known := fresh(pipeline, target, parts=parts))
+        number = len(counted)
+        assert known == fresh(pipeline, target)
+        del counted[number:]
+        return known
+
+    monkeypatch.setattr(gathers, "model_of", both)
+    monkeypatch.setattr(choice, "work_of_stage", lambda stage: counted.append(choice.name_of(stage)) or work(stage))
+    module = parse(layers(4))
+    passes = f"builtin.module({PLAN.format(wanted).replace(' mode=temporal', '')})"
+    run_pipeline(module, passes, target="h200", reproducer_dir=False)
+    stages = len(stages_of(next(op for op in walk(module.operation) if op.name == "kitsune.pipeline")))
+    tried = len(models) - 1
+    assert tried >= 3
+    assert len(counted) <= 2 * stages + 2 * tried  # all for the first model, all for the choice of a mode
 
 
 @pytest.mark.parametrize("body", [ODD, SHIFTED], ids=["half", "next"])
