@@ -147,11 +147,23 @@ def run_passes(module: ModuleOp, passes: Sequence[Pass], machine: Target, option
     chosen = [make_pass(type(p), options.passes.get(p.name, ""), **{**vars(p), "target": machine.name}) for p in passes]
     saved = module.operation.clone(ip=False)
     try:
-        quick = {"verify_each": False, "verify_last": True, "reproducer_dir": False}
-        run_pipeline(module.operation, chosen, target=machine.name, on_diagnostic=options.on_remark, **quick)
+        run_pipeline(
+            module.operation,
+            chosen,
+            target=machine.name,
+            verify_each=False,
+            verify_last=True,
+            on_diagnostic=options.on_remark,
+            reproducer_dir=False,
+        )
     except PassPipelineError:
-        told = {"on_diagnostic": lambda _: None, "reproducer_dir": options.reproducer_dir}
-        run_pipeline(saved.operation, chosen, target=machine.name, **told)
+        run_pipeline(
+            saved.operation,
+            chosen,
+            target=machine.name,
+            on_diagnostic=lambda _: None,
+            reproducer_dir=options.reproducer_dir,
+        )
         raise
 
 
