@@ -93,6 +93,8 @@ LAUNCH_SAVING = Rate(1e-6, "s", "2026-11-28", LAUNCHES_GUESS,
     "that one launch more saves at least to be worth its kernel, where launches are long")
 LAUNCH_SHORT = Rate(2e-6, "s", "2026-11-21", MODES,
     "a launch that takes less is over before the replay of a single graph has started the next one, so it has to save as much")
+LAUNCH_LONG_MOVE = Rate(5e-7, "s", "2026-11-28", LAUNCHES_GUESS,
+    "that memory takes for what a stage beside convolutions moves, from which on its blocks sharing multiprocessors count")
 RING_SHARES = RateTable({0: 0.0, 2: 0.6, 4: 0.9, 8: 1.0}, "share", "2026-11-21", QUEUES,
     "of `Target.ring_rate` that a ring reaches, by the tiles that it holds for each block of its producer; 0 is no ring but "
     "the whole edge in memory")

@@ -35,10 +35,6 @@ is enough: what each takes to start, `rates.LAUNCH_SHORT`, and has to save (a Ll
 98.6 % by these costs; it ran at 0.96 of torch.compile's speed in 21 launches, and at 0.87 in 4)."""
 CLEARLY_SPATIAL = 0.7
 """The same for multiprocessors of their own: of their costs less is known."""
-LONG_MOVE = 5e-7
-"""Seconds that memory takes for what a stage beside convolutions moves, from which on its blocks sharing multiprocessors count.
-(On an H200, one launch and two: images of 32 x 64 x 56 x 56 turned and convolved 30.7 and 26.7 us, 32 x 128 x 28 x 28 23.8 and
-21.4, 32 x 256 x 14 x 14 24.4 and 22.5, 8 x 64 x 56 x 56 13.4 and 11.7.)"""
 MOST_IN_ONE = 96
 """Stages that a program of one launch has at most, if nobody wants another: its code grows with each of them, and equal ones
 are not shared as equal launches are. (A training step of BERT-base has 766 stages, and would be one launch by its times.)"""
@@ -109,8 +105,10 @@ def model_of(
     stages, flows = [stage for stage, _, _ in made], [flow for _, into, _ in made for flow in into]
     engines = [engine for _, _, engine in made]
     if not any(traits_of(engine).one_block for engine in engines):  # blocks share multiprocessors in one launch, too
-        # Beside a convolution's they do not, which tells where a stage moves much.
-        least = LONG_MOVE if any(traits_of(engine).windows for engine in engines) else math.inf
+        # Beside a convolution's they do not, which tells where a stage moves much. (On an H200, one launch and two: images of
+        # 32 x 64 x 56 x 56 turned and convolved 30.7 and 26.7 us, 32 x 128 x 28 x 28 23.8 and 21.4, 32 x 256 x 14 x 14 24.4
+        # and 22.5, 8 x 64 x 56 x 56 13.4 and 11.7.)
+        least = rates.LAUNCH_LONG_MOVE if any(traits_of(engine).windows for engine in engines) else math.inf
         moved = [max(s.dram_bytes / target.dram_rate, s.l2_bytes / bulk_rate(target)) for s in stages]
         stages = [s if seconds >= least else replace(s, crowd=1) for s, seconds in zip(stages, moved, strict=True)]
     taken = {name: seconds - target.launch_seconds for name, seconds in (measured or {}).items()}

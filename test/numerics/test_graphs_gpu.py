@@ -18,5 +18,6 @@ from test.numerics.graphs import GraphModel, inputs_of, recipes
 @given(recipes())
 def test_generated_graphs(recipe: dict) -> None:
     model, args = GraphModel(recipe), inputs_of(recipe)
-    program = emulated(kitsune_mlir.compile(model, args, target="sm_90a"))
+    compiled = kitsune_mlir.compile(model, args, target="sm_90a")
+    program = emulated(compiled) if compiled.summary["stages"] else compiled  # views of inputs need no code
     assert problems(program(*args), exact(model, args), model(*args)) == []

@@ -125,19 +125,20 @@ def test_what_is_too_small_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 3 * 96 * 96 in saved(attention, arguments(), recomputed.partitioned)
 
 
+def assert_exact(function: Callable[..., Tensor], args: tuple[Tensor, ...]) -> None:
+    """Gradients are those of float64, but for a millionth of the largest number of each."""
+    torch._dynamo.reset()
+    found = torch.autograd.grad(torch.compile(function, backend=kitsune)(*args).square().sum(), args)
+    exact = [a.detach().double().requires_grad_() for a in args]
+    for one, other in zip(found, torch.autograd.grad(function(*exact).square().sum(), exact), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-6 * float(other.abs().max()))
+
+
 @pytest.mark.rotated(2)
 @pytest.mark.parametrize("function", [attention, causal])
 @pytest.mark.parametrize("length", [7, 96])
 def test_gradients_are_eager_s(function: Callable[..., Tensor], length: int) -> None:
-    args = arguments(length)
-    torch._dynamo.reset()
-    torch.compile(function, backend=kitsune)(*args).square().sum().backward()
-    found = [a.grad for a in args]
-    exact = [a.detach().double().requires_grad_() for a in args]
-    function(*exact).square().sum().backward()
-    for mine, other in zip(found, exact, strict=True):
-        assert mine is not None and other.grad is not None
-        torch.testing.assert_close(mine.double(), other.grad, rtol=1e-4, atol=1e-5)
+    assert_exact(function, arguments(length))
 
 
 def test_what_a_weight_gradient_reads_says_which_numbers_of_a_relu_are_positive() -> None:
@@ -145,11 +146,7 @@ def test_what_a_weight_gradient_reads_says_which_numbers_of_a_relu_are_positive(
     args = arguments()
     plain, ours = (saved(relus, args, by, dtype) for by in (min_cut_rematerialization_partition, recomputed.partitioned))
     assert (plain.count(torch.bool), ours.count(torch.bool)) == (2, 0)
-    wanted = torch.autograd.grad(relus(*args).square().sum(), args)
-    torch._dynamo.reset()
-    found = torch.autograd.grad(torch.compile(relus, backend=kitsune)(*args).square().sum(), args)
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert_exact(relus, args)
 
 
 def test_what_is_joined_from_what_is_there_is_not_saved() -> None:
@@ -158,11 +155,7 @@ def test_what_is_joined_from_what_is_there_is_not_saved() -> None:
     plain, ours = (saved(skipped, args, by) for by in (min_cut_rematerialization_partition, recomputed.partitioned))
     assert joined in plain and joined not in ours
     assert looked_up in saved(gathered, args, recomputed.partitioned)
-    wanted = torch.autograd.grad(skipped(*args).square().sum(), args)
-    torch._dynamo.reset()
-    found = torch.autograd.grad(torch.compile(skipped, backend=kitsune)(*args).square().sum(), args)
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert_exact(skipped, args)
 
 
 def test_a_tangent_is_made_of_what_is_saved_even_if_that_was_made_long_before() -> None:
