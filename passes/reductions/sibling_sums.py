@@ -91,8 +91,8 @@ def _same_loops(a: ir.Operation, b: ir.Operation) -> list[int] | None:
             pairs = dict(zip(plain_loops(affine_maps(b)[its]), plain_loops(affine_maps(a)[mine]), strict=True))
             loops = [loop for n in range(len(pairs)) if (loop := pairs[n]) is not None]
             kinds = [iterator_kinds(a)[loop] for loop in loops]
-            made = [[pairs[loop] for loop in plain_loops(map_)] for map_ in affine_maps(b)[_inputs(b) :]]
-            if kinds == iterator_kinds(b) and made[0] == plain_loops(affine_maps(a)[_inputs(a)]):
+            made = [pairs[loop] for loop in plain_loops(affine_maps(b)[_inputs(b)])]
+            if kinds == iterator_kinds(b) and made == plain_loops(affine_maps(a)[_inputs(a)]):
                 return loops
     return None
 
