@@ -116,7 +116,7 @@ class ProgramCache:
         if path is None:
             return None
         try:
-            held = read_package(path)
+            held = read_package(path, own=True)
             notes = held.summary.pop(NOTES)
             remarks = None if notes["remarks"] is None else tuple(record(Diagnostic, r, "a remark") for r in notes["remarks"])
         except OSError:

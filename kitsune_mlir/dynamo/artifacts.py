@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 
 from kitsune_mlir.cache.store import listeners, store_of
+from kitsune_mlir.errors import PackageError
+from kitsune_mlir.runtime.package import read_package
 
 __all__ = ["register"]
 
@@ -35,7 +37,9 @@ def register() -> None:
 
 
 def _keep(key: str, content: bytes) -> None:
-    """Into the cache that programs are looked for in, where that is on. What is damaged is found when it is read."""
+    """Into the cache that programs are looked for in, where that is on; but what is no package, or a damaged one."""
     store = store_of(None, None)
     if store is not None and KEY.fullmatch(key):  # it becomes the name of a file
-        store.write(STORED, key, content)
+        with contextlib.suppress(PackageError):
+            read_package(content)
+            store.write(STORED, key, content)

@@ -114,12 +114,13 @@ def sealed(manifest: Mapping[str, Any], members: Mapping[str, bytes], indented: 
     return {MANIFEST: text, DIGEST: _digest(text).encode(), **members}
 
 
-def read_package(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Contents:
+def read_package(source: str | os.PathLike[str] | bytes, name: str | None = None, own: bool = False) -> Contents:
     """Read a package.
 
     Args:
         source: its path, or its bytes.
         name: what it is called in messages, where that is not the path.
+        own: it lies where only this project writes, or was read before: what its weights' recipes give is not computed.
 
     Raises:
         OSError, PackageError: as `load`.
@@ -133,7 +134,7 @@ def read_package(source: str | os.PathLike[str] | bytes, name: str | None = None
         from safetensors.torch import load as load_tensors
 
         texts = {name.removeprefix("ir/"): data.decode() for name, data in members.items() if name.startswith("ir/")}
-        signature, target, summary = _signature(manifest["signature"]), manifest["target"], manifest["summary"]
+        signature, target, summary = _signature(manifest["signature"], own), manifest["target"], manifest["summary"]
         stored = load_tensors(members[WEIGHTS])
         _check(target, signature, artifacts, stored)
         explain_text(summary)
@@ -186,11 +187,11 @@ def members_of(archive: Archive, listed: Mapping[str, Any], path: str | os.PathL
     return members
 
 
-def _signature(data: Any) -> Signature:
+def _signature(data: Any, own: bool = False) -> Signature:
     """The signature in a manifest; ValueError where it is none or contradicts itself."""
     signature = Signature.from_dict(data)
     try:
-        check_signature(signature)
+        check_signature(signature, own)
     except ValueError as error:
         raise ValueError(f"its signature contradicts itself: {error}") from error
     return signature

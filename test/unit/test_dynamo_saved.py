@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.compiler._cache import CacheArtifactManager
 
+import kitsune_mlir
 from kitsune_mlir.dynamo.saved import SavedFunction
 
 R = torch.randn
@@ -184,11 +185,17 @@ def test_another_process_needs_no_compiler(tmp_path, monkeypatch):
     subprocess.run([sys.executable, "-c", OTHER, *map(str, (function, artifacts, tensors))], check=True, env=environment)
 
 
-def test_artifacts_name_no_files_elsewhere(tmp_path, monkeypatch):
+def test_artifacts_are_whole_packages_and_name_no_files_elsewhere(tmp_path, monkeypatch):
     from kitsune_mlir.dynamo import artifacts
 
     monkeypatch.setenv("KITSUNE_CACHE", "1")
     monkeypatch.setenv("KITSUNE_CACHE_DIR", str(tmp_path / "cache"))
-    artifacts._keep("../../stray", b"1")
+    kitsune_mlir.compile(nn.Tanh(), (R(3),), options={"cache": False}).save(tmp_path / "program.kit")
+    package = (tmp_path / "program.kit").read_bytes()
+    (tmp_path / "program.kit").unlink()
+    artifacts._keep("../../stray", package)
     artifacts._keep("0" * 64, b"1")
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["0" * 64]
+    artifacts._keep("1" * 64, package[:-1])
+    artifacts._keep("2" * 64, package)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file() and path.parent.name == "programs"] == ["2" * 64]
+    assert not list(tmp_path.rglob("stray"))
