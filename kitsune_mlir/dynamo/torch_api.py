@@ -15,6 +15,7 @@ import torch.fx._lazy_graph_module
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd import runtime_wrappers
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -23,6 +24,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 from torch.utils._python_dispatch import _disable_current_modes
 
+from kitsune_mlir.runtime.arguments import WithoutMemory
 from kitsune_mlir.sized.part import OtherStrides
 
 __all__ = [
@@ -80,6 +82,11 @@ def boxed(run: Callable[..., Any]) -> Callable[..., Any]:
     return make_boxed_func(call)
 
 
+_TOLD_APART = hasattr(runtime_wrappers, "mark_dynamo_propagated_dynamic_indices")
+_CHANGING = "_dynamo_propagated_dynamic_indices" if _TOLD_APART else "_dynamo_weak_dynamic_indices"
+"""Where a tensor says which of its sizes change; the other one is what users mark, which guards ask for where they differ."""
+
+
 def as_inference(
     run: Callable[..., Any], changing: Sequence[tuple[int, Collection[int]]] = (), written: Sequence[int] = ()
 ) -> Callable[..., Any]:
@@ -108,7 +115,7 @@ def as_inference(
             if grad:
                 torch._C._set_grad_enabled(True)
         for n, dims in told:
-            outputs[n]._dynamo_weak_dynamic_indices = dims.copy()
+            setattr(outputs[n], _CHANGING, dims.copy())
         return outputs
 
     return call
@@ -116,7 +123,8 @@ def as_inference(
 
 def or_eager(run: Callable[..., Any], eager: Callable[..., Any], strict: bool) -> Callable[..., Any]:
     """A compiled graph, or the graph in PyTorch where that is not what it was compiled for: where tangents are taken along
-    (`torch.autograd.forward_ad`), which it has none of, and where weights have other strides.
+    (`torch.autograd.forward_ad`), which it has none of, where weights have other strides, and where AOTAutograd took for plain
+    tensors what has no memory.
 
     Args:
         strict: what `run` raises is raised, as it may have written to inputs before.
@@ -127,7 +135,7 @@ def or_eager(run: Callable[..., Any], eager: Callable[..., Any], strict: bool) -
             return eager(*args)
         try:
             return run(*args)
-        except OtherStrides:
+        except (OtherStrides, WithoutMemory):
             if strict:
                 raise
             return eager(*args)

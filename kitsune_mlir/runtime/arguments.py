@@ -10,6 +10,7 @@ from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.plain import shown
 
 __all__ = [
+    "WithoutMemory",
     "address_of",
     "copied_uncounted",
     "dense_tensor",
@@ -46,18 +47,22 @@ def tensor_of(value: Any, name: str, shared: bool = False) -> Any:
         raise ArgumentError(f"{name} is a {type(value).__name__} that cannot be taken as a tensor: {error}") from error
 
 
+class WithoutMemory(ArgumentError):
+    """A tensor has no memory of its own: PyTorch traces or maps the call, or it is of a class that holds other tensors."""
+
+
 def address_of(tensor: Any, name: str) -> int:
     """Where a tensor's first element is.
 
     Raises:
-        ArgumentError: nowhere, as of the tensors with which PyTorch traces a function or maps it over a dimension.
+        WithoutMemory: nowhere, as of the tensors with which PyTorch traces a function or maps it over a dimension.
     """
     try:
         address = tensor.data_ptr()
     except RuntimeError as error:
-        raise ArgumentError(f"{name} has no memory: programs cannot be traced, mapped or differentiated") from error
+        raise WithoutMemory(f"{name} has no memory: programs cannot be traced, mapped or differentiated") from error
     if not address and tensor.numel():
-        raise ArgumentError(f"{name} is a {type(tensor).__name__} and has no memory: programs cannot be traced")
+        raise WithoutMemory(f"{name} is a {type(tensor).__name__} and has no memory: programs cannot be traced")
     return address
 
 

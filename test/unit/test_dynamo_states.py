@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import func, nn
 from torch.overrides import TorchFunctionMode
+from torch.testing._internal.custom_tensor import ConstantExtraMetadataTensor
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -263,6 +264,13 @@ def subclasses_of_two_tensors(compiled):
     return [part for one in (out, x.grad, w.grad) for part in (one.a, one.b)]
 
 
+def subclasses_of_other_tensors(compiled):
+    x = ConstantExtraMetadataTensor(R(4))  # AOTAutograd takes it for a plain tensor beside another subclass
+    x.constant_attribute = 5
+    out = compiled(lambda x, y: TwoTensor(x.constant_attribute * x * y.a, x * y.a * y.b))(x, TwoTensor(R(4), R(4)))
+    return [part.elem for part in (out.a, out.b)], type(out.a).__name__
+
+
 def nested_tensors_in_training(compiled):
     model, found = nn.Linear(4, 3), []
     step = compiled(lambda x: model(x).tanh())
@@ -294,7 +302,7 @@ CASES = (
     *(weights_that_are_assigned, means_of_weights, threads_between_updates, memory_that_is_shared_in_some_calls),
     *(tangents_of_all_kinds, errors_of_what_was_changed_before_backward, inference_tensors, autocast_from_call_to_call),
     *(autocast_of_a_custom_function, modes_around, subclasses_of_two_tensors, nested_tensors_in_training),
-    *(attention_of_nested_tensors, derivatives_from_outside),
+    *(attention_of_nested_tensors, derivatives_from_outside, subclasses_of_other_tensors),
 )
 
 
@@ -302,6 +310,20 @@ CASES = (
 def test_as_in_eager(case):
     want, got = eager_and_compiled(case)
     alike(got, want, 5e-2 if "autocast" in case.__name__ else 1e-5)
+
+
+def test_dynamo_is_told_of_sizes_as_by_aotautograd():
+    """So that it does not take them for ones that stay in the graph behind."""
+
+    def told(backend):
+        torch.compiler.reset()
+        step = torch.compile(lambda x: x @ x, backend=backend)
+        outs = [step(R(n, n)) for n in (10, 20, 30)]
+        return [{name: dims for name, dims in vars(out).items() if name.startswith("_dynamo")} for out in outs]
+
+    wanted = told("aot_eager")
+    assert not wanted[0] and wanted[1]
+    assert told("kitsune") == wanted
 
 
 class Counting(nn.Module):
