@@ -7,7 +7,8 @@ Each case runs in processes of its own with a folder for its cache that is empty
 torch and kitsune_mlir, with the parts that are imported late, does not count. *Wall* is what a user waits for, and depends on
 what else the machine does; *processor* is the time of the process and of ptxas, on all cores together. No GPU is needed. With
 `--torch-compile` the first call of `torch.compile(model, backend="kitsune")` is timed, tracing included; and, in another
-process, Dynamo's tracing alone, which any backend waits for: *beyond tracing* is what a call from the cache takes more. With
+process, Dynamo's tracing alone, guards included, which a backend that does nothing waits for: *beyond tracing* is what a call
+from the cache takes more. With
 `--device cuda` that is until the GPU has the result, of which opening the device before is no part. The cases are
 `bench/whole_models.py`'s, EfficientNet-B0 of timm where that is installed, and, by name, those of the benchmark. With `--step`
 they are those of `bench/training_cases.py`, at full size: the first call of `kitsune_mlir.train_step` with AdamW.
@@ -45,7 +46,7 @@ def timed(
 
     Args:
         through_torch: by the first call of torch.compile.
-        traced_only: until Dynamo has traced it, and a backend would begin.
+        traced_only: until Dynamo has traced it and made its guards, and what a backend gave would be called.
         device: where the model lies; through torch.compile the call is made there.
     """
     import torch
@@ -108,7 +109,10 @@ def _through_torch_compile(model: Any, args: Sequence[Any], target: str, folder:
     reports, asked = [], options_of_backend(None, {"cache": True, "cache_dir": folder, "guard": False})
 
     def traced(gm: Any, inputs: Sequence[Any]) -> Any:
-        raise _TracedError
+        def called(*args: Any) -> Any:
+            raise _TracedError
+
+        return called
 
     compiling = traced if traced_only else lambda gm, inputs: compiled_graph(gm, inputs, *asked, keep=reports.append)
     fast = torch.compile(model, backend=compiling)
@@ -119,9 +123,8 @@ def _through_torch_compile(model: Any, args: Sequence[Any], target: str, folder:
         except TargetError:
             if target == "host":
                 raise
-        except Exception as error:
-            if not traced_only or not isinstance(getattr(error, "inner_exception", error), _TracedError):
-                raise
+        except _TracedError:
+            pass
 
     return _first_call(call, reports, there.type)
 
@@ -158,7 +161,7 @@ def _first_call(call: Callable[[], Any], reports: Sequence[Any], device: str) ->
 
 
 class _TracedError(Exception):
-    """A graph was traced, and nothing is to be made of it."""
+    """A graph was traced, and nothing was made of it."""
 
 
 def _processor() -> float:

@@ -4,9 +4,10 @@
 
 SRC is PyTorch's source tree (its `test` folder is enough), of about the version that is installed. Patterns are of names such
 as `test_torchinductor.CpuTests.test_add*`. Each test has a process of its own; what ends it, or takes too long, is a crash. A
-failed assertion is a wrong result, but where results lie at most twice as far from those in float64 as eager's do; any other
-error, and one that is expected and not raised, is a failure; what fails with PyTorch's backend too is called so and not
-counted. `torch_tests_left_out.txt` lists what is not asked: tests of code, metrics or objects that Inductor makes.
+failed assertion is a wrong result, but where results lie at most twice as far from those in float64 as eager's do, or are to be
+eager's bit by bit and are within the tolerance of other tests; any other error, and one that is expected and not raised, is a
+failure; what fails with PyTorch's backend too is called so and not counted. `torch_tests_left_out.txt` lists what is not asked:
+tests of code, metrics or objects that Inductor makes.
 """
 
 from __future__ import annotations

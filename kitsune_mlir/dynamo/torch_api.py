@@ -15,7 +15,6 @@ import torch.fx._lazy_graph_module
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch._aot_autograd import runtime_wrappers
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -24,6 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 from torch.utils._python_dispatch import _disable_current_modes
 
+from kitsune_mlir.dynamo.torch_metadata import CHANGING
 from kitsune_mlir.runtime.arguments import WithoutMemory
 from kitsune_mlir.sized.part import OtherStrides
 
@@ -82,11 +82,6 @@ def boxed(run: Callable[..., Any]) -> Callable[..., Any]:
     return make_boxed_func(call)
 
 
-_TOLD_APART = hasattr(runtime_wrappers, "mark_dynamo_propagated_dynamic_indices")
-_CHANGING = "_dynamo_propagated_dynamic_indices" if _TOLD_APART else "_dynamo_weak_dynamic_indices"
-"""Where a tensor says which of its sizes change; the other one is what users mark, which guards ask for where they differ."""
-
-
 def as_inference(
     run: Callable[..., Any], changing: Sequence[tuple[int, Collection[int]]] = (), written: Sequence[int] = ()
 ) -> Callable[..., Any]:
@@ -115,7 +110,7 @@ def as_inference(
             if grad:
                 torch._C._set_grad_enabled(True)
         for n, dims in told:
-            setattr(outputs[n], _CHANGING, dims.copy())
+            setattr(outputs[n], CHANGING, dims.copy())
         return outputs
 
     return call

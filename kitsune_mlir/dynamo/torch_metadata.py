@@ -6,10 +6,12 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
+from torch._functorch._aot_autograd import runtime_wrappers
 
 from kitsune_mlir.errors import FrontendError
 
 __all__ = [
+    "CHANGING",
     "changing_outputs",
     "differentiable_outputs",
     "plain_call",
@@ -18,6 +20,11 @@ __all__ = [
     "traced_outputs",
     "written_inputs",
 ]
+
+
+_APART = hasattr(runtime_wrappers, "mark_dynamo_propagated_dynamic_indices")
+CHANGING = "_dynamo_propagated_dynamic_indices" if _APART else "_dynamo_weak_dynamic_indices"
+"""Where a tensor says which of its sizes change; the other one is what users mark, which guards ask for where they differ."""
 
 
 def _metadata() -> Any:
