@@ -173,13 +173,13 @@ class _Results:
             return f"{link.name} reads its old value elsewhere than where it writes"
         if read[0].type != result.type:
             return f"{link.name} sees its old value in another shape"
-        return "" if _even_tiles(link.stage) else f"tiles of {link.name} overlap, and would change an element twice"
+        return "" if _even_tiles(link.stage) is not None else f"tiles of {link.name} overlap, and would change an element twice"
 
     def _write(self, links: list[_Link], argument: int, old: ir.Value) -> None:
         for link in links:
             places = [argument if n == link.result else before for n, before in enumerate(overwritten(link.stage))]
             link.stage.attributes[OVERWRITES] = ir.DenseI64ArrayAttr.get(places)
-            if link.scatter is None and self._looks(link.stage, old) and (even := _even_tiles(link.stage)):
+            if link.scatter is None and self._looks(link.stage, old) and (even := _even_tiles(link.stage)) is not None:
                 link.stage.attributes["tile"] = ir.DenseI64ArrayAttr.get(even)
             if link.scatter is not None and not self.atomics:
                 rows = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), link.scatter.rows)
@@ -192,7 +192,8 @@ def _name(stage: ir.Operation) -> str:
 
 
 def _even_tiles(stage: ir.Operation) -> list[int] | None:
-    """The tile of a stage of maps, or a smaller one where it does not divide its sizes; None where that is much smaller."""
+    """The tile of a stage of maps, or a smaller one where it does not divide its sizes; None where that is much smaller. Empty
+    for a stage without dimensions, which is one tile."""
     grid = grid_of(stage)
     sizes = [dim.size for dim in grid.space.dims]
     even = [max(n for n in range(1, tile + 1) if size % n == 0) for size, tile in zip(sizes, grid.tile, strict=True)]

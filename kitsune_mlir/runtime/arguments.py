@@ -90,7 +90,7 @@ def overwrite(over: Any, value: Any, name: str, counted: bool) -> None:
 
 
 def overwrite_each(pairs: Sequence[tuple[Any, Any, str]], counted: bool) -> None:
-    """`overwrite` of several, in order; on a GPU in one launch where they lie apart: each by itself costs one."""
+    """`overwrite` of several, in order; on a GPU in one launch of each type where they lie apart: each by itself costs one."""
     import torch
     from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
@@ -99,7 +99,9 @@ def overwrite_each(pairs: Sequence[tuple[Any, Any, str]], counted: bool) -> None
     alike = all(o.is_cuda and (o.dtype, o.shape, o.device) == (v.dtype, v.shape, v.device) for o, v, _ in pairs)
     if len(pairs) > 1 and alike and len(set(memory)) == len(memory):
         with contextlib.nullcontext() if counted else _unsafe_preserve_version_counter(overs), torch.no_grad():
-            torch._foreach_copy_(overs, values)  # type: ignore[attr-defined]
+            for kind in {over.dtype for over in overs}:  # PyTorch copies those of several types one by one
+                some = [pair for pair in zip(overs, values, strict=True) if pair[0].dtype == kind]
+                torch._foreach_copy_(*map(list, zip(*some, strict=True)))  # type: ignore[attr-defined]
         return
     for over, value, name in pairs:
         with torch.no_grad():

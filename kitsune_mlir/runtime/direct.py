@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.runtime.arguments import overwrite_each
 from kitsune_mlir.runtime.pieces import Piece, pieces_of, results_in
 from kitsune_mlir.runtime.results import Overwritten, changed, strides
 from kitsune_mlir.runtime.runner import Runner
@@ -33,14 +34,16 @@ FEWEST = 4
 
 
 class DirectCall:
-    """A call without keywords whose arguments are all tensors and whose outputs are all new tensors, or lie where arguments do;
-    see `direct_call`.
+    """A call without keywords whose arguments are all tensors and whose outputs are all new tensors, or lie where arguments do,
+    or are copied there; see `direct_call`.
 
     Attributes:
         silent: the output is None, which tells nobody whether the arguments fitted: only `bind` does.
         writes: arguments or weights are changed.
         weights: their pointers.
         results: shape, strides and dtype of each.
+        late: results that are copied to arguments after a run, by whoever makes the call: numbers of result and argument
+            (weights first), and the argument's name.
         runner, run: what runs the code on pointers of weights, inputs and results, and its method.
     """
 
@@ -52,9 +55,11 @@ class DirectCall:
         runner: Runner,
         assemble: Callable[[list[Any]], Any],
         overwritten: Overwritten,
+        late: Sequence[tuple[int, int, str]] = (),
     ):
         import torch
 
+        self.late = late
         self.counts, self.silent, self.writes = True, False, bool(signature.written)
         self._types, self._pointer = (torch.Tensor, torch.nn.Parameter), torch.Tensor.data_ptr
         self.device, self._index = device, device.index
@@ -126,11 +131,17 @@ class DirectCall:
             return None
         pointers, results = bound
         self.run(pointers, stream)
+        if self.late:
+            self._copy_late(args, results)
         if self._compilable:
             self._calls += 1
             if self._calls % COMPILED_AFTER == 0 and (compiled := self.compiled(args, stream)) is not None:
                 self._ready[stream] = compiled
         return self.assemble(results)
+
+    def _copy_late(self, args: Sequence[Any], results: Sequence[Any]) -> None:
+        arguments = [*self._kept, *args]
+        overwrite_each([(arguments[place], results[n], name) for n, place, name in self.late], self.counts)
 
     def bind(self, args: Sequence[Any], into: Sequence[Any] | None = None) -> tuple[tuple[int, ...], list[Any]] | None:
         """Pointers of a call and its results, of which `assemble` makes the output; None where the arguments do not fit.
@@ -319,10 +330,12 @@ def direct_call(
         return None  # they may be conjugated views
     new = [o for o in signature.outputs if o.mutates is None]
     changes = [o for o in signature.outputs if o.mutates is not None]
-    if any(o.kind == "alias" or o.copied for o in new) or not all(o.in_place for o in changes):
+    if any(o.kind == "alias" or o.copied for o in new) or any(o.kind != "tensor" for o in changes):
         return None
     overwritten = Overwritten(signature)
-    for _, place in overwritten.pairs:
+    names = [argument.name for argument in (*signature.weights, *signature.inputs)]
+    late = [(o.index or 0, names.index(o.mutates or ""), o.mutates or "") for o in changes if not o.in_place]
+    for place in [*(place for _, place in overwritten.pairs), *(place for _, place, _ in late)]:
         its = own[place] if place < len(own) else None
         if place < len(weights) and (its is None or its.data_ptr() != weights[place].data_ptr()):
             return None  # a copy, from which the model's own is written
@@ -341,6 +354,6 @@ def direct_call(
         quick = (lambda results: value) if first is None else (lambda results: results[first])
     elif indices == list(range(len(signature.results))) and out_spec == pytree.tree_structure((0,) * len(indices)):
         quick = tuple
-    made = DirectCall(signature, weights, device, runner, quick, overwritten)
+    made = DirectCall(signature, weights, device, runner, quick, overwritten, late)
     made.silent = silent
     return made

@@ -79,16 +79,17 @@ class Program:
         self._copies = WeightCopies()
         self._overwritten = Overwritten(signature)
         self._counts = True
-        self._direct: DirectCall | None = None
+        self._direct: DirectCall | None = None  # where nothing is copied after a run
         self._always: DirectCall | None = None  # the same, where no weight is ever copied again
-        self._quick: DirectCall | None = None  # the same, where its output tells whether the arguments fitted
+        self._quick: DirectCall | None = None  # where its output tells whether the arguments fitted
         if runner is not None:
             self._weight_tensors, self._copies = placed(signature, self.weights, runner.device)
             device = torch.device(runner.device)
             own = [self.weights.get(weight.name) for weight in signature.weights]
             specs = self._in_spec, self._out_spec
-            self._direct = direct_call(signature, self._weight_tensors, device, runner, *specs, own)
-            self._quick = None if self._direct is None or self._direct.silent else self._direct
+            direct = direct_call(signature, self._weight_tensors, device, runner, *specs, own)
+            self._quick = None if direct is None or direct.silent else direct
+            self._direct = None if direct is None or direct.late else direct
             self._always = None if self._copies else self._direct
 
     def with_weights(self, weights: Mapping[str, Any]) -> Program:
@@ -121,8 +122,9 @@ class Program:
     def uncounted(self) -> Program:
         """Itself, which leaves it to its caller to count changes of the arguments that it writes to."""
         self._counts = False
-        if self._direct is not None:
-            self._direct.counts = False
+        for direct in (self._direct, self._quick):
+            if direct is not None:
+                direct.counts = False
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

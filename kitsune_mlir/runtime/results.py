@@ -63,7 +63,7 @@ class Overwritten:
         names = [argument.name for argument in (*signature.weights, *signature.inputs)]
         self.pairs = [(o.index or 0, names.index(o.mutates or "")) for o in signature.outputs if o.in_place]
         self._places = [place for _, place in self.pairs]
-        self._last: tuple[Sequence[int], frozenset[int]] = ((), frozenset())
+        self._last: tuple[tuple[int, ...], frozenset[int]] = ((), frozenset())
 
     def __bool__(self) -> bool:
         return bool(self.pairs)
@@ -76,7 +76,7 @@ class Overwritten:
             addresses: where each begins.
         """
         known, answer = self._last
-        if known == addresses:
+        if known == (places := tuple(addresses)):
             return answer
         spans = sorted((*span_of(tensor), number) for number, tensor in enumerate(arguments))
         found: set[int] = set()
@@ -87,7 +87,7 @@ class Overwritten:
             if high > end:
                 end, owner = high, number
         answer = frozenset(found & {*self._places})
-        self._last = (list(addresses), answer)
+        self._last = places, answer
         return answer
 
 

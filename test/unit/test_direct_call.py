@@ -141,7 +141,10 @@ def test_signatures_that_need_more_are_refused(pair):
     place = torch.device("cpu")
     assert direct_call(signature, program._weight_tensors, place, program._usable_runner(), *specs) is not None
     mutating = dataclasses.replace(signature, outputs=(dataclasses.replace(signature.outputs[0], mutates="x"),))
-    assert direct_call(mutating, program._weight_tensors, place, program._usable_runner(), *specs) is None
+    copying = direct_call(mutating, program._weight_tensors, place, program._usable_runner(), *specs)
+    assert copying is not None and copying.late == [(0, len(signature.weights), "x")]
+    itself = dataclasses.replace(signature, outputs=(dataclasses.replace(signature.outputs[0], mutates="x", kind="alias"),))
+    assert direct_call(itself, program._weight_tensors, place, program._usable_runner(), *specs) is None
     complex_input = dataclasses.replace(signature.inputs[0], dtype="complex<f32>")
     typed = dataclasses.replace(signature, inputs=(complex_input, signature.inputs[1]))
     assert direct_call(typed, program._weight_tensors, place, program._usable_runner(), *specs) is None

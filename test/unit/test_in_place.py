@@ -314,6 +314,36 @@ def test_the_quick_way_through_a_call() -> None:
     assert program(x, y) is None and x.tolist() == [5.0] * 8
 
 
+def test_the_quick_way_copies_what_is_not_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the run; arguments that share memory take the general way where one of them is written in place."""
+    given = torch.randn(8, 8), torch.randn(8, 8), torch.randn(6)
+
+    def function(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        made = x.t() + y
+        x.copy_(made)
+        z.mul_(2)
+        return made * 3
+
+    program = kitsune_mlir.compile(Of(function), tuple(t.clone() for t in given), target="host")
+    assert [o.in_place for o in program.signature.outputs if o.mutates] == [False, True]
+    assert program._quick is not None and program.direct is None, "who uses the parts of a call would have to copy"
+    with monkeypatch.context() as patched:
+        patched.setattr(type(program), "_call", lambda *_: pytest.fail("the general way was taken"))
+        ours, own = [t.clone() for t in given], [t.clone() for t in given]
+        for _ in range(3):
+            before = [t._version for t in ours]
+            torch.testing.assert_close(program(*ours), function(*own))
+            torch.testing.assert_close(ours, own)
+            assert [now._version > old for now, old in zip(ours, before, strict=True)] == [True, False, True]
+        program.uncounted()
+        versions = [t._version for t in ours]
+        program(*ours)
+        assert [t._version for t in ours] == versions
+    x, _, z = (t.clone() for t in given)
+    torch.testing.assert_close(program(x, x, z), 3 * (given[0].t() + given[0]))
+    torch.testing.assert_close(x, given[0].t() + given[0])
+
+
 def test_accesses_are_exact_where_loads_are() -> None:
     def function(x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         return x[:16] + 1, y[4:8, :] * w

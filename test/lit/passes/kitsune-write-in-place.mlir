@@ -44,6 +44,30 @@ func.func @ragged(%x: tensor<64x32xf32>, %e: tensor<64x32xf32>) -> (tensor<64x32
 
 // -----
 
+// A number has no dimension, and its stage one tile: an optimizer's count of steps.
+// CHECK-LABEL: func.func @counted
+// CHECK: overwrites = array<i64: 0>
+// HOST-LABEL: func.func @counted
+// HOST: overwrites = array<i64: 0>
+#none = affine_map<() -> ()>
+func.func @counted(%x: tensor<f32>, %e: tensor<f32>) -> (tensor<f32> {kitsune.mutates = 0 : i64}) {
+  %p = "kitsune.pipeline"() ({
+    %a = "kitsune.stage"() ({
+      %r = linalg.generic {indexing_maps = [#none, #none], iterator_types = []} ins(%x : tensor<f32>) outs(%e : tensor<f32>) {
+      ^bb0(%i: f32, %o: f32):
+        %one = arith.constant 1.0 : f32
+        %v = arith.addf %i, %one : f32
+        linalg.yield %v : f32
+      } -> tensor<f32>
+      "kitsune.yield"(%r) : (tensor<f32>) -> ()
+    }) {sym_name = "a", engine = "simt", tile = array<i64>} : () -> tensor<f32>
+    "kitsune.yield"(%a) : (tensor<f32>) -> ()
+  }) {sym_name = "counted_p0"} : () -> tensor<f32>
+  return %p : tensor<f32>
+}
+
+// -----
+
 // Nothing but 1 divides 67: it keeps memory of its own, and is copied.
 // CHECK-LABEL: func.func @prime
 // CHECK-NOT: overwrites
