@@ -81,9 +81,9 @@ class SharingGuard:
 
 
 def _is_fixed(gm: fx.GraphModule) -> bool:
-    """Whether no input of Dynamo's graph has a size or stride that changes."""
+    """Whether no input of a graph, of Dynamo's or traced otherwise, has a size or stride that changes."""
     for node in gm.graph.find_nodes(op="placeholder"):
-        value = node.meta.get("example_value")
+        value = node.meta.get("example_value", node.meta.get("val"))
         if isinstance(value, Tensor):
             if value.layout != torch.strided or is_traceable_wrapper_subclass(value):
                 return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
+from kitsune_mlir.runtime.call_memory import MEMORY_FIELDS, emit_apart, emit_is_there
 from kitsune_mlir.runtime.python_calls import Interpreter
 from kitsune_mlir.runtime.results import ALIGNMENT
 from kitsune_mlir.runtime.table_code import MAP_WORDS
@@ -45,6 +46,7 @@ FIELDS = (
     "status",  # what became of the call
     "which",  # of the maps, pointers or launches it became of
     "code",  # that the driver gave, or the pointer that has no map
+    *MEMORY_FIELDS,
 )
 
 DONE, MISFIT, UNKNOWN_MAP, MOVED, CAPTURED, FAILED = range(6)
@@ -114,15 +116,27 @@ class _Call:
         args = to.arguments[1]
         self._leave(to.compare("!=", to.get(to.element(to.field("arena"), to.word(0))), to.field("bound")), MOVED)
         self._calm()
+        emit_is_there(to, self._python, args, lambda problem: self._leave(problem, MISFIT))
         with to.for_(0, to.field("inputs")) as place:
-            self._set(place, self._python.call(to, "PyTuple_GetItem", args, place), 0)
+            address = self._address(self._python.call(to, "PyTuple_GetItem", args, place), 0)
+            self._set(place, to.build.sub(address, to.at("shifts", place)), 0)
+        emit_apart(to, lambda problem: self._leave(problem, MISFIT))
         results = self._python.call(to, "PyList_New", to.field("results"))
         self._leave(to.compare("==", results, 0), MISFIT)
         with to.for_(0, to.field("results")) as place:
-            tensor = self._python.call(to, "PyObject_Call", to.field("empty"), to.at("sizes", place), to.word(0))
-            self._leave(to.compare("==", tensor, 0), MISFIT, results)
-            self._python.call(to, "PyList_SetItem", results, place, tensor)  # which has it now
-            self._set(to.build.add(to.field("inputs"), place), tensor, results)
+            address, owner = to.variable(0), to.at("owners", place)
+            with to.build.if_else(to.compare("==", owner, NO_POINTER)) as (new, owned):
+                with new:
+                    tensor = self._python.call(to, "PyObject_Call", to.field("empty"), to.at("sizes", place), to.word(0))
+                    self._leave(to.compare("==", tensor, 0), MISFIT, results)
+                    self._python.call(to, "PyList_SetItem", results, place, tensor)  # which has it now
+                    to.set(address, self._address(tensor, results))
+                with owned:
+                    none = to.field("none")
+                    self._python.call(to, "Py_IncRef", none)
+                    self._python.call(to, "PyList_SetItem", results, place, none)
+                    to.set(address, to.at("pointers", owner))
+            self._set(to.build.add(to.field("inputs"), place), to.get(address), results)
         self._launch(results)
         with to.for_(0, to.field("results")) as place:
             self._cut(results, place)
@@ -153,25 +167,31 @@ class _Call:
         seen = to.build.load(to.build.inttoptr(flag, ir.PointerType()), typ=_SHORT)
         self._leave(to.compare("!=", to.build.or_(status, to.build.zext(seen, WORD)), 0), CAPTURED)
 
-    def _set(self, number: ir.Value, tensor: ir.Value, results: ir.Value | int) -> None:
-        """Write a tensor's pointer where kernels have it, if it is another one. Returns if a map of it is not known."""
-        to, python, build = self._to, self._python, self._to.build
+    def _address(self, tensor: ir.Value, results: ir.Value | int) -> ir.Value:
+        """Where a tensor lies. Returns if nobody can say."""
+        to, python = self._to, self._python
         pointer = python.call(to, "PyObject_CallOneArg", to.field("pointer"), tensor)
         self._leave(to.compare("==", pointer, 0), MISFIT, results)
         address = python.call(to, "PyLong_AsUnsignedLongLong", pointer)
+        python.call(to, "Py_DecRef", pointer)
+        return address
+
+    def _set(self, number: ir.Value, address: ir.Value, results: ir.Value | int) -> None:
+        """Write a pointer where kernels have it, if it is another one. Returns if a map of it is not known."""
+        to, python, build = self._to, self._python, self._to.build
         following = build.add(number, to.word(1))
         with build.if_then(to.compare("!=", address, to.at("last", number))):
             to.put("last", number, to.word(NO_POINTER))
-            with build.if_then(to.compare("!=", build.and_(address, to.word(ALIGNMENT - 1)), 0), likely=False):
-                python.call(to, "Py_DecRef", pointer)
-                self._give(MISFIT, results)
+            self._leave(to.compare("!=", build.and_(address, to.word(ALIGNMENT - 1)), 0), MISFIT, results)
             with to.for_(to.at("map_firsts", number), to.at("map_firsts", following)) as one:
                 pair = build.mul(one, to.word(2))
+                pointer = python.call(to, "PyLong_FromUnsignedLongLong", address)
+                self._leave(to.compare("==", pointer, 0), MISFIT, results)
                 found = python.call(to, "PyDict_GetItem", to.at("maps", pair), pointer)
+                python.call(to, "Py_DecRef", pointer)
                 with build.if_then(to.compare("==", found, 0), likely=False):
                     to.set_field("which", one)
                     to.set_field("code", address)
-                    python.call(to, "Py_DecRef", pointer)
                     self._give(UNKNOWN_MAP, results)
                 source, target = python.call(to, "PyBytes_AsString", found), to.at("maps", build.add(pair, to.word(1)))
                 with to.for_(0, to.word(MAP_WORDS)) as word:
@@ -179,7 +199,6 @@ class _Call:
             with to.for_(to.at("place_firsts", number), to.at("place_firsts", following)) as one:
                 to.set(to.element(to.at("places", one), to.word(0)), address)
             to.put("last", number, address)
-        python.call(to, "Py_DecRef", pointer)
 
     def _launch(self, results: ir.Value) -> None:
         """Launch all kernels; others have the interpreter meanwhile, as the driver may wait for a place in its queue."""

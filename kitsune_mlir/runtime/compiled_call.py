@@ -9,7 +9,8 @@ from typing import Any
 
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.runtime.arenas import Arena
-from kitsune_mlir.runtime.call_code import CAPTURED, DONE, FAILED, FIELDS, MOVED, NO_POINTER, UNKNOWN_MAP, call_module
+from kitsune_mlir.runtime.call_code import CAPTURED, FAILED, FIELDS, MOVED, NO_POINTER, UNKNOWN_MAP, call_module
+from kitsune_mlir.runtime.call_memory import Memory
 from kitsune_mlir.runtime.copy_kernel import Copies
 from kitsune_mlir.runtime.driver import driver
 from kitsune_mlir.runtime.host_code import link
@@ -54,9 +55,11 @@ class CompiledCall:
         empty: makes a tensor of size, strides and type.
         cut: gives a tensor another size and strides. cuts: for each result what a caller wants; None: as it is made.
         held: what it keeps, beside.
+        memory: how constants and tensors lie in memory; without copies.
 
     Attributes:
-        call: of a tuple of tensors, the list of results; None where the call could not be made (see `mend`).
+        call: of a tuple of tensors, the list of results, None in the place of those that lie where tensors do; None where the
+            call could not be made: see `again`, then `may_fit`.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class CompiledCall:
         cut: Callable[..., Any] | None = None,
         cuts: Sequence[Cut | None] = (),
         held: Any = None,
+        memory: Memory = Memory(),  # noqa: B008  (it is frozen)
     ):
         import torch
 
@@ -82,7 +86,8 @@ class CompiledCall:
         for frame in frames:
             for number, pointer in enumerate(constants):
                 frame.set(number, pointer)
-        first = len(constants)
+        first, spans = len(constants), len(memory.spans)
+        pointers = (ctypes.c_uint64 * (spans + 1))(*constants[:spans])
         places, maps = [], []
         for number in range(tensors + len(made)):
             if number < tensors and copies is not None:
@@ -90,7 +95,9 @@ class CompiledCall:
                 maps.append([])
                 continue
             own = first + number - (tensors if copies is not None else 0)
-            places.append([frame.place(own) for frame in frames])
+            places.append([place for frame in frames for place in frame.places(own)])
+            if number < tensors and spans:
+                places[-1].append(ctypes.addressof(pointers) + 8 * (first + number))
             maps.append([one for frame in frames for one in frame.maps(own)])
         self._maps = [[known for known, _ in each] for each in maps for _ in each]  # of each map, all of its pointer
         launches = [*([copies.launch] if copies is not None else []), *(frame.launch for frame in frames)]
@@ -98,7 +105,7 @@ class CompiledCall:
         wanted = [() if one is None else (tuple(one[0]), tuple(one[1])) for one in cuts or [None] * len(made)]
         driver_calls, flag = library(), ctypes.c_uint64()
         self._kept = (frames, arena, check, copies, sizes, wanted, empty, cut, driver_calls, flag, compiled, held)
-        self._arrays = list[Any]()
+        self._arrays: list[Any] = [pointers]
         acquire, release = arena.lock.acquire, arena.lock.release
         self._methods = acquire, release
         self._misfits = 0
@@ -114,6 +121,15 @@ class CompiledCall:
             "launches": len(launches), "launch_words": self._array(word for one in launches for word in one),
             "launch": _address(driver_calls.launch), "capturing": _address(driver_calls.is_capturing), "stream": stream,
             "flag": ctypes.addressof(flag),
+            "constants": first, "spans": spans, "pointers": ctypes.addressof(pointers),
+            "proven": self._array([NO_POINTER] * spans),
+            "begins": self._array(begin for begin, _ in memory.spans), "ends": self._array(end for _, end in memory.spans),
+            "written": self._array(n in memory.written for n in range(spans)),
+            "owners": self._array(memory.owners.get(n, NO_POINTER) for n in range(len(made))),
+            "shifts": self._array(memory.shifts(tensors)), "strided": len(memory.strided),
+            "strided_words": self._array(word for one in memory.strided for word in one),
+            "offset": id(torch.Tensor.storage_offset), "storage": id(torch.Tensor.untyped_storage),
+            "bytes": id(torch.UntypedStorage.nbytes),
         }  # fmt: skip
         self._fields = (ctypes.c_uint64 * len(FIELDS))(*(words.get(name, 0) for name in FIELDS))
         self.call: Callable[[tuple[Any, ...]], list[Any] | None] = compiled[1](ctypes.addressof(self._fields))
@@ -124,20 +140,31 @@ class CompiledCall:
         self._arrays.append((ctypes.c_uint64 * (len(given) + 1))(*given))
         return ctypes.addressof(self._arrays[-1])
 
-    def mend(self) -> bool:
-        """After a call that could not be made: make what it lacked; whether later ones are to be tried.
+    def again(self, args: tuple[Any, ...]) -> list[Any] | None:
+        """After a call that could not be made: its results, where it lacked maps, which are made; else None."""
+        for _ in self._maps:
+            if self._fields[_STATUS] != UNKNOWN_MAP:
+                break
+            for known in self._maps[self._fields[_WHICH]]:
+                known[self._fields[_CODE]]  # is made, and known from now on
+            if (results := self.call(args)) is not None:
+                return results
+        return None
+
+    def may_fit(self) -> bool:
+        """After a call that could not be made: whether later ones are to be tried.
 
         Raises:
             KitsuneError: the driver has launched some of the call's kernels, and rejects another.
         """
-        status, which, code = (self._fields[FIELDS.index(name)] for name in ("status", "which", "code"))
+        status, which, code = (self._fields[number] for number in (_STATUS, _WHICH, _CODE))
         if status == FAILED and which > 0:
             raise KitsuneError(f"launching kernel {which} of a call failed: {driver().CUresult(code).name}")
-        if status == UNKNOWN_MAP:
-            for known in self._maps[which]:
-                known[code]  # is made, and known from now on
-        self._misfits += status not in (CAPTURED, DONE)
+        self._misfits += status != CAPTURED
         return status != MOVED and self._misfits < MOST_MISFITS
+
+
+_STATUS, _WHICH, _CODE = (FIELDS.index(name) for name in ("status", "which", "code"))
 
 
 def _firsts(each: Sequence[Sequence[Any]]) -> list[int]:

@@ -96,8 +96,8 @@ class DirectCall:
         self._new = None if self._places else make(self.weights, self._empty, self.results)
         self._pieces = pieces_of(self.results) if device.type == "cuda" else None
         self._given = unrolled(self._count, 0, self.strided)(self.weights, self._empty, ())
-        plain = not (self._places or self.writes or self.strided)
-        self._compilable = plain and device.type == "cuda"
+        in_strided = {n + len(self.weights) for n, *_ in self.strided} & {*self._places.values()}
+        self._compilable = device.type == "cuda" and not in_strided
         self._calls = 0
         self._ready: dict[int, CompiledCall] = {}  # by stream
 
@@ -113,9 +113,15 @@ class DirectCall:
         ready = self._ready.get(stream)
         if ready is not None and self._current() == self._index:  # type: ignore[misc]
             results = ready.call(args)  # type: ignore[arg-type]
+            if results is None:
+                results = ready.again(args)  # type: ignore[arg-type]
             if results is not None:
+                if self._places and self.counts:
+                    changed(self._in_place(args))
+                if self.late:
+                    self._copy_late(args, results)
                 return self.assemble(results)
-            if not ready.mend():
+            if not ready.may_fit():
                 self._ready.pop(stream, None)
         seen, new = self._seen, self._new
         if seen is None or new is None or len(args) != self._count or not seen(*args):
@@ -138,6 +144,11 @@ class DirectCall:
             if self._calls % COMPILED_AFTER == 0 and (compiled := self.compiled(args, stream)) is not None:
                 self._ready[stream] = compiled
         return self.assemble(results)
+
+    def _in_place(self, args: Sequence[Any]) -> list[Any]:
+        """The tensors in whose places results are."""
+        arguments = [*self._kept, *args]
+        return [arguments[place] for place in self._places.values()]
 
     def _copy_late(self, args: Sequence[Any], results: Sequence[Any]) -> None:
         arguments = [*self._kept, *args]
@@ -213,7 +224,8 @@ class DirectCall:
             copies: where there are such, the copies of `args` that are made before.
             cut, cuts: as of `CompiledCall`.
         """
-        from kitsune_mlir.runtime.compiled_call import CompiledCall  # LLVM, of which the first calls need nothing
+        from kitsune_mlir.runtime.call_memory import Memory  # LLVM, of which the first calls need nothing
+        from kitsune_mlir.runtime.compiled_call import CompiledCall
 
         check = guard_of(args)
         if not self._compilable or check is None or not check(*args):
@@ -223,7 +235,9 @@ class DirectCall:
         if constants is None or calls is None:
             return None
         try:
-            return CompiledCall(*calls, stream, check, len(args), constants, copies, self.results, self._empty, cut, cuts, held)
+            memory = Memory.of(self._kept, args, self._places, self.strided) if held is None else Memory()
+            given = stream, check, len(args), constants, copies, self.results, self._empty, cut, cuts, held, memory
+            return CompiledCall(*calls, *given)
         except KitsuneError:  # LLVM has no code for this processor, or a tensor map cannot be encoded
             return None
 

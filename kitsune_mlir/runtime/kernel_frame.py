@@ -40,6 +40,7 @@ class KernelFrame:
         encoded: Sequence[int] | int,
     ):
         self._state, self._mapped = state, mapped
+        self._used = None if isinstance(encoded, int) else frozenset(slots)
         self.arena, self.bound = state.arena, state.bound
         self._known = {n: EncodedMaps(maps[n].map or {}, maps[n].offset) for numbers in mapped.values() for n in numbers}
         self._values = type(state.values)(*state.values)
@@ -59,6 +60,10 @@ class KernelFrame:
     def place(self, number: int) -> int:
         """The address of the word that holds a pointer of the caller's."""
         return ctypes.addressof(self._values) + _WORD * number
+
+    def places(self, number: int) -> list[int]:
+        """The same, where the kernel reads it."""
+        return [self.place(number)] if self._used is None or number in self._used else []
 
     def maps(self, number: int) -> list[tuple[EncodedMaps, int]]:
         """What encodes each map of a pointer's memory, and the address where it is to be."""

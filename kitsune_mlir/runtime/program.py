@@ -122,9 +122,8 @@ class Program:
     def uncounted(self) -> Program:
         """Itself, which leaves it to its caller to count changes of the arguments that it writes to."""
         self._counts = False
-        for direct in (self._direct, self._quick):
-            if direct is not None:
-                direct.counts = False
+        for direct in filter(None, (self._direct, self._quick)):
+            direct.counts = False
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

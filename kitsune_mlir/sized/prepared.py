@@ -75,10 +75,13 @@ class PreparedCall:
         if self._has_copies:
             program.copies.refresh()
         if self._ready is not None:
-            results = self._ready.call(tuple(self._take(args)))
+            given = tuple(self._take(args))
+            results = self._ready.call(given)
+            if results is None:
+                results = self._ready.again(given)
             if results is not None:
                 return results
-            if not self._ready.mend():
+            if not self._ready.may_fit():
                 self._ready = None
         if not self._copy(args):
             return None

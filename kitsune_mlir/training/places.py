@@ -54,12 +54,17 @@ class Places:
         state_from, groups_from = len(self._held), len(self._held) + len(self._state)
         wanted = range(len(self)) if numbers is None else numbers
         held = [place for n, place in enumerate(self._held) if n in wanted]
-        state = [place for n, place in enumerate(self._state, state_from) if n in wanted]
+        state: dict[Tensor, list[Any]] = {}  # by parameter: to find it takes as long as two of its entries
+        for p, key in [place for n, place in enumerate(self._state, state_from) if n in wanted]:
+            state.setdefault(p, []).append(key)
         groups = [place for n, place in enumerate(self._groups, groups_from) if n in wanted]
 
         def taken() -> list[Tensor]:
             found, states = [entries[key] for entries, key in held], self._optimizer.state
-            found += [states[p][key] for p, key in state]
+            for p, keys in state.items():
+                entries = states[p]
+                for key in keys:
+                    found.append(entries[key])
             return found + [self._optimizer.param_groups[n][key] for n, key in groups]
 
         return taken
