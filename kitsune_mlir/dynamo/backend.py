@@ -57,6 +57,7 @@ def compiled_graph(
             tensors at most calls; Dynamo tells which ones are in its graphs.
     """
     from kitsune_mlir.dynamo.above_autograd import composites_replaced
+    from kitsune_mlir.dynamo.graph_calls import or_eager
     from kitsune_mlir.dynamo.growing import trace_growing_sizes
     from kitsune_mlir.dynamo.guard import Facts, guarded, rules_of
     from kitsune_mlir.dynamo.kept_graphs import kept_graph
@@ -67,7 +68,6 @@ def compiled_graph(
     from kitsune_mlir.dynamo.sharing import SharingGuard
     from kitsune_mlir.dynamo.torch_api import (
         aot_autograd,
-        or_eager,
         saved,
         saving,
         told_to_dynamo,
@@ -126,10 +126,10 @@ def compiled_graph(
 def _untraced(whole: WholeGraph, part: Part, asked: _Asked, facts: Facts) -> Callable[..., Any]:
     """A graph of one program, as AOTAutograd would call it."""
     from kitsune_mlir.dynamo.compile import copies_in
+    from kitsune_mlir.dynamo.graph_calls import as_inference
     from kitsune_mlir.dynamo.kept_graphs import called
     from kitsune_mlir.dynamo.recorded import Recorded
     from kitsune_mlir.dynamo.report import GraphReport
-    from kitsune_mlir.dynamo.torch_api import as_inference
     from kitsune_mlir.sized.restride import NoViews
 
     facts.numbers = frozenset(whole.static)
@@ -186,6 +186,7 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
     """A compiler of AOTAutograd's graphs of one kind."""
     from kitsune_mlir.dynamo.compile import compile_graph, copies_in
     from kitsune_mlir.dynamo.drawn import draws_of
+    from kitsune_mlir.dynamo.graph_calls import as_inference
     from kitsune_mlir.dynamo.kept_graphs import whole_graph
     from kitsune_mlir.dynamo.partition import is_outside, views_in
     from kitsune_mlir.dynamo.parts import NoPart, compile_part
@@ -193,7 +194,7 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
     from kitsune_mlir.dynamo.repeated import written_out
     from kitsune_mlir.dynamo.report import GraphReport, logger
     from kitsune_mlir.dynamo.shapes import Specialized, is_symbolic
-    from kitsune_mlir.dynamo.torch_api import as_inference, boxed, compiling, is_nested_size, saving
+    from kitsune_mlir.dynamo.torch_api import boxed, compiling, is_nested_size, saving
     from kitsune_mlir.dynamo.torch_metadata import (
         changing_outputs,
         plain_call,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -18,18 +18,12 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 from torch.utils._python_dispatch import _disable_current_modes
 
-from kitsune_mlir.dynamo.torch_metadata import CHANGING
-from kitsune_mlir.runtime.arguments import WithoutMemory
-from kitsune_mlir.sized.part import OtherStrides
-
 __all__ = [
     "aot_autograd",
-    "as_inference",
     "bound_of",
     "boxed",
     "cheap_made_again",
@@ -45,7 +39,6 @@ __all__ = [
     "is_nested_size",
     "is_transformed",
     "job_store",
-    "or_eager",
     "min_cut_rematerialization_partition",
     "output_code",
     "register_artifacts",
@@ -80,62 +73,6 @@ def boxed(run: Callable[..., Any]) -> Callable[..., Any]:
         return run(*args)
 
     return make_boxed_func(call)
-
-
-def as_inference(
-    run: Callable[..., Any], changing: Sequence[tuple[int, Collection[int]]] = (), written: Sequence[int] = ()
-) -> Callable[..., Any]:
-    """A compiled inference graph as AOTAutograd calls one: without gradients, and without autocast if that is on now.
-
-    Args:
-        changing: numbers of the outputs, and dimensions of these, that have other sizes in other calls: Dynamo is told, so that
-            it does not take one for a size that stays, as a cache that grows is an input of the next call.
-    """
-    autocast = torch._C._is_any_autocast_enabled()
-    told = [(n, {*dims}) for n, dims in changing]
-
-    def call(*args: Any) -> Any:
-        if written:
-            torch.autograd.graph.increment_version([args[n] for n in written])
-        grad = torch.is_grad_enabled()
-        if grad:
-            torch._C._set_grad_enabled(False)
-        try:
-            if autocast:
-                with torch._C._DisableAutocast():
-                    outputs = run(*args)
-            else:
-                outputs = run(*args)
-        finally:
-            if grad:
-                torch._C._set_grad_enabled(True)
-        for n, dims in told:
-            setattr(outputs[n], CHANGING, dims.copy())
-        return outputs
-
-    return call
-
-
-def or_eager(run: Callable[..., Any], eager: Callable[..., Any], strict: bool) -> Callable[..., Any]:
-    """A compiled graph, or the graph in PyTorch where that is not what it was compiled for: where tangents are taken along
-    (`torch.autograd.forward_ad`), which it has none of, where weights have other strides, and where AOTAutograd took for plain
-    tensors what has no memory.
-
-    Args:
-        strict: what `run` raises is raised, as it may have written to inputs before.
-    """
-
-    def call(*args: Any) -> Any:
-        if forward_ad._current_level >= 0:
-            return eager(*args)
-        try:
-            return run(*args)
-        except (OtherStrides, WithoutMemory):
-            if strict:
-                raise
-            return eager(*args)
-
-    return call
 
 
 @contextmanager

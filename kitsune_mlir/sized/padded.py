@@ -97,6 +97,10 @@ class PaddedCall:
         run: the program.
         rest: of the inputs, these numbers and the results, gives what the caller gets; None where that is the results.
         device: where the program runs.
+
+    Attributes:
+        index: number of the GPU; None on the host.
+        prepared: of each thread, by values of the symbols and stream, the quickest way through such a call, or None.
     """
 
     def __init__(
@@ -119,8 +123,8 @@ class PaddedCall:
         self._together = CopiedTogether(self._changed) if device.type == "cuda" and self._changed else None
         self._counts: dict[int, Tensor] = {}
         self._cuts: dict[tuple[int, ...], Any] = {}
-        self._index = device.index if device.type == "cuda" else None
-        self._prepared = threading.local()  # of each thread, whose buffers are its own
+        self.index = device.index if device.type == "cuda" else None
+        self.prepared = threading.local()  # of each thread, whose buffers are its own
 
     def __reduce__(self) -> tuple[Any, ...]:
         what = self.sizes, self.names, self.inputs, self.taken, self.results, self.numbers, self.counted
@@ -136,9 +140,9 @@ class PaddedCall:
 
     def __call__(self, values: tuple[int, ...], args: Sequence[Any]) -> Any:
         """The graph's outputs for values of all its symbols."""
-        index = self._index
+        index = self.index
         stream = 0 if index is None else torch._C._cuda_getCurrentRawStream(index)
-        kept: dict[Any, PreparedCall | None] = self._prepared.__dict__
+        kept: dict[Any, PreparedCall | None] = self.prepared.__dict__
         ready = kept.get((values, stream))
         if ready is not None and (index is None or torch._C._cuda_getDevice() == index):
             results = ready(args, stream)

@@ -15,7 +15,7 @@ from torch.testing._internal.custom_tensor import ConstantExtraMetadataTensor
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from kitsune_mlir.dynamo import torch_api
+from kitsune_mlir.dynamo import graph_calls
 from test.programs.eager import eager_and_compiled
 from test.rotation import todays
 from test.unit.test_dynamo_autograd import alike
@@ -344,8 +344,10 @@ class Counting(nn.Module):
 def test_calls_that_change_buffers_go_around_aotautograd(monkeypatch):
     """It would do nothing but count the changes."""
     model, written = Counting(), []
-    own = torch_api.as_inference
-    monkeypatch.setattr(torch_api, "as_inference", lambda run, changing, some: written.append(some) or own(run, changing, some))
+    own = graph_calls.as_inference
+    monkeypatch.setattr(
+        graph_calls, "as_inference", lambda run, changing, some: written.append(some) or own(run, changing, some)
+    )
     with torch.no_grad():
         step = torch.compile(model, backend="kitsune", options={"guard": False})
         for n in range(3):
