@@ -30,7 +30,7 @@ class Calls:
 
     Attributes:
         models: the number of each program by its name.
-        check: says whether tensors fit (`direct.guard_of`).
+        check: says whether tensors fit (`tensor_guards.guard_of`).
         given: each a program's name and a tuple of tensors.
     """
 

@@ -15,13 +15,14 @@ from kitsune_mlir.runtime.pieces import Piece, pieces_of, results_in
 from kitsune_mlir.runtime.results import Overwritten, changed, strides
 from kitsune_mlir.runtime.runner import Runner
 from kitsune_mlir.runtime.signature import Signature, torch_dtype
+from kitsune_mlir.runtime.tensor_guards import guard_of
 from kitsune_mlir.runtime.unrolled import unrolled
 
 if TYPE_CHECKING:
     from kitsune_mlir.runtime.compiled_call import CompiledCall, Cut
     from kitsune_mlir.runtime.copy_kernel import Copies
 
-__all__ = ["FEWEST", "DirectCall", "direct_call", "guard_of"]
+__all__ = ["FEWEST", "DirectCall", "direct_call"]
 
 COMPILED_AFTER = 16
 """Calls from which on they are made by compiled code, which takes some milliseconds to be had."""
@@ -44,6 +45,8 @@ class DirectCall:
         results: shape, strides and dtype of each.
         late: results that are copied to arguments after a run, by whoever makes the call: numbers of result and argument
             (weights first), and the argument's name.
+        bound: of a tuple of tensors on the current device, what `bind` gives of them, or None where they are not like earlier
+            ones, which were often such.
         runner, run: what runs the code on pointers of weights, inputs and results, and its method.
     """
 
@@ -98,7 +101,8 @@ class DirectCall:
         self._given = unrolled(self._count, 0, self.strided)(self.weights, self._empty, ())
         in_strided = {n + len(self.weights) for n, *_ in self.strided} & {*self._places.values()}
         self._compilable = device.type == "cuda" and not in_strided
-        self._calls = 0
+        self._calls = self._binds = 0
+        self.bound: Callable[[tuple[Any, ...]], Any] = _unknown
         self._ready: dict[int, CompiledCall] = {}  # by stream
 
     def _plain_empty(self, shape: Sequence[int], stride: Sequence[int], dtype: Any) -> Any:
@@ -160,8 +164,16 @@ class DirectCall:
         Args:
             into: the results, as the program writes them (but for those in the place of arguments); None: new ones.
         """
+        if into is None and (bound := self.bound(args)) is not None:  # type: ignore[arg-type]
+            return bound
         if not self._like_before(args):
             return None
+        if self._new is not None and into is None:
+            self._binds += 1
+            if self._binds % COMPILED_AFTER == 0 and self._seen is not None and not self.strided:
+                from kitsune_mlir.runtime.bind_code import binder  # LLVM, of which the first calls need nothing
+
+                self._bind_by(binder(self.weights, self._seen, self._count, self._empty, self.results))
         try:
             if self._new is not None and into is None:
                 return self._new(args)
@@ -241,6 +253,21 @@ class DirectCall:
         except KitsuneError:  # LLVM has no code for this processor, or a tensor map cannot be encoded
             return None
 
+    def _bind_by(self, made: tuple[Callable[[tuple[Any, ...]], Any], object] | None) -> None:
+        """Have compiled code do what `_seen` and `_new` do together."""
+        if made is None:
+            return
+        bind, self._bind_table = made
+        current, index = self._current, self._index
+        if current is not None:  # on a GPU, the current one
+
+            def here(args: tuple[Any, ...]) -> Any:
+                return bind(args) if current() == index else None
+
+            self.bound = here
+        else:
+            self.bound = bind
+
     def _like_before(self, args: Sequence[Any]) -> bool:
         """Whether the arguments fit as they are, on the current device."""
         if len(args) != self._count or (self._current is not None and self._current() != self._index):
@@ -300,20 +327,8 @@ class DirectCall:
             return False
 
 
-def guard_of(args: Sequence[Any]) -> Callable[..., bool] | None:
-    """Checks that other arguments are like these: type, dispatch keys, dtype, device, gradient, sizes and strides.
-
-    It is what torch.compile's code asks before it runs, one call for all tensors. It holds metadata only, and is false where
-    two arguments are the same tensor.
-    """
-    import torch
-
-    if not args:
-        return None
-    try:
-        return torch._C._dynamo.guards.TensorGuards(*args, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-    except (AttributeError, TypeError):  # a version of PyTorch whose guards are made in another way
-        return None
+def _unknown(args: tuple[Any, ...]) -> None:
+    """What nothing is known of."""
 
 
 def direct_call(

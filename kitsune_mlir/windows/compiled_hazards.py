@@ -23,6 +23,7 @@ PIECES = 1024
 RANGES = 16
 """Ranges of an entry that there is room for at first."""
 _WORD = 8
+_NOTHING = Upstream(frozenset(), frozenset())
 _upstream = tuple.__new__
 
 
@@ -120,12 +121,16 @@ class CompiledHazards(Entries):
                 self._widen(len(some))
             while (found := self._append(self._table, slot, number, some)) == NO_ROOM:
                 self._more_room(len(some))
-        upstream = _upstream(Upstream, found)
-        if ranges is None:
-            upstream.data.update(self._entries)
-            self._barrier = number
-        elif self._barrier >= 0:
-            upstream.data.add(self._barrier)
+        if found or ranges is None or self._barrier >= 0:
+            data, order = found or (set[int](), set[int]())
+            if ranges is None:
+                data.update(self._entries)
+                self._barrier = number
+            elif self._barrier >= 0:
+                data.add(self._barrier)
+            upstream = _upstream(Upstream, (data, order))
+        else:
+            upstream = _NOTHING
         free.pop()
         self._next = number + 1
         self._entries[number] = slot

@@ -106,8 +106,8 @@ def _check_most(to: WordFunction, python: Interpreter, count: ir.Value, most: ir
 
 
 def _give_names(to: WordFunction, python: Interpreter, found: ir.Value) -> None:
-    """Return a tuple of two sets."""
-    with to.build.if_then(to.compare("<", found, 0), likely=False):
+    """Return a tuple of two sets; 0 where both are empty, or NO_ROOM."""
+    with to.build.if_then(to.compare("<=", found, 0)):
         python.give(to, found)
     data = to.build.and_(found, to.word((1 << 32) - 1))
     every = to.build.add(data, to.build.lshr(found, to.word(32)))

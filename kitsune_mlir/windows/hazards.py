@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from kitsune_mlir.errors import ArgumentError
@@ -40,8 +41,8 @@ class Upstream(NamedTuple):
         order: who reads or writes what it overwrites (WAR, WAW).
     """
 
-    data: set[int]
-    order: set[int]
+    data: AbstractSet[int]
+    order: AbstractSet[int]
 
 
 class Entries:

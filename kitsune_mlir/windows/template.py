@@ -88,7 +88,7 @@ class Template:
         """
         direct = self._program.direct
         if direct is not None and into is None and not kwargs:
-            bound = direct.bind(args)
+            bound = direct.bound(args) or direct.bind(args)  # type: ignore[arg-type]
             if bound is not None:
                 pointers, results = bound
                 tensors = [*args, *results]

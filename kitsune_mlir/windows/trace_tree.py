@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from kitsune_mlir.runtime.direct import guard_of
+from kitsune_mlir.runtime.tensor_guards import guard_of
 from kitsune_mlir.windows.recorder import Recorder
 from kitsune_mlir.windows.trace import Node, Places, Ref, at
 from kitsune_mlir.windows.tracing import Root, Tracer

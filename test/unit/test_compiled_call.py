@@ -14,8 +14,9 @@ from kitsune_mlir.runtime import compiled_call, cuda_sequence, tensormap
 from kitsune_mlir.runtime.call_memory import Memory
 from kitsune_mlir.runtime.compiled_call import CompiledCall
 from kitsune_mlir.runtime.cuda_runner import CudaRunner
-from kitsune_mlir.runtime.direct import COMPILED_AFTER, DirectCall, guard_of
+from kitsune_mlir.runtime.direct import COMPILED_AFTER, DirectCall
 from kitsune_mlir.runtime.results import Overwritten
+from kitsune_mlir.runtime.tensor_guards import guard_of
 from kitsune_mlir.sized.restride import reinterpret
 from test.unit.test_cuda_executor import MANIFEST, Result, fake  # noqa: F401  (a fixture)
 
