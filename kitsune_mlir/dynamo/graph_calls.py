@@ -39,7 +39,8 @@ def as_inference(
             return eager(*args)
         if written:
             torch.autograd.graph.increment_version([args[n] for n in written])
-        grad, outputs = torch.is_grad_enabled(), None
+        outputs: Any = None
+        grad = torch.is_grad_enabled()
         if grad:
             torch._C._set_grad_enabled(False)
         try:
@@ -54,7 +55,8 @@ def as_inference(
         finally:
             if grad:
                 torch._C._set_grad_enabled(True)
-        if outputs is None and eager is not None:
+        if outputs is None:
+            assert eager is not None
             return eager(*args)
         for n, dims in told:
             setattr(outputs[n], CHANGING, dims.copy())

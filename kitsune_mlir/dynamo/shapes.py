@@ -130,7 +130,8 @@ class Specialized:
                 if index is not None and run.rest is None and torch._C._cuda_getDevice() == index:
                     # As the call does it: another function is slow to call while torch.compile's hook is there.
                     stream = torch._C._cuda_getCurrentRawStream(index)
-                    ready = run.prepared.__dict__.get((values, stream))
+                    kept: dict[Any, Any] = run.prepared.__dict__
+                    ready = kept.get((values, stream))
                     results = None if ready is None else ready(args, stream)
                     if results is not None:
                         return results

@@ -1,11 +1,13 @@
 """The quick way through a call does what the general way does, and leaves to it what does not fit."""
 
+import sys
+
 import pytest
 import torch
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError
-from kitsune_mlir.runtime.direct import MISSES, direct_call
+from kitsune_mlir.runtime.direct import COMPILED_AFTER, MISSES, direct_call
 from kitsune_mlir.runtime.results import strides
 
 
@@ -49,6 +51,31 @@ def test_what_fits_is_learned_and_forgotten(pair):
         torch.testing.assert_close(direct((other, y)), wanted)
     assert direct._misses == MISSES
     assert direct((x.double(), y)) is None and direct((x, y.t())) is None and direct((x,)) is None
+
+
+def test_calls_are_bound_by_compiled_code(pair):
+    """Of tensors like those that were often given; it holds nothing, and takes nothing away."""
+    model, (x, y), _ = pair
+    program = kitsune_mlir.compile(model, (x, y), target="host")
+    direct = program._direct
+    assert direct.bound((x, y)) is None
+    for _ in range(2 * COMPILED_AFTER):
+        program.bind((x, y), {})
+    other = x.clone()
+    for given in (x, other):
+        pointers, results = direct.bound((given, y))
+        assert pointers == (*direct.weights, given.data_ptr(), y.data_ptr(), *(r.data_ptr() for r in results))
+        assert [(r.shape, r.stride(), r.dtype) for r in results] == [((7, 12), (12, 1), torch.float32)] * 2
+    apart = torch.randn(7 * 24 + 1)[1:].view(7, 24)
+    for wrong in ((x, y, y), (x,), [x, y], (x.double(), y), (x.t().contiguous().t(), y), (apart, y), (x, None)):
+        assert direct.bound(wrong) is None
+    held = (None, True, x, y, x.dtype, torch.Tensor.data_ptr, *direct.weights)
+    before = [sys.getrefcount(one) for one in held]
+    for _ in range(1000):
+        direct.bound((x, y))
+        direct.bound((apart, y))
+        direct.bound((x, x))
+    assert all(abs(sys.getrefcount(one) - count) < 50 for one, count in zip(held, before, strict=True))
 
 
 def test_one_tensor_twice():
