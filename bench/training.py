@@ -146,13 +146,13 @@ def made(
     peer: str,
     reports: list[GraphReport],
     kind: torch.dtype | None = None,
-    passes: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[Objective, Call]:
     """A model and a call that trains it.
 
     Args:
         kind: of all numbers, instead of the case's.
-        passes: options of "kitsune"'s passes, by name.
+        options: of "kitsune"'s compiler.
         peer: "eager", a key of `COMPILED`, or "kitsune".
         reports: what became of each graph of "kitsune" is added.
     """
@@ -162,7 +162,7 @@ def made(
 
         args, targets = case.given(kind)
         step = kitsune_mlir.train_step(
-            objective.model, objective.loss, adamw(objective, case.device, fused=False), options={"passes": passes or {}}
+            objective.model, objective.loss, adamw(objective, case.device, fused=False), options=options or {}
         )
         step.reports = reports
 
@@ -176,7 +176,7 @@ def made(
         from kitsune_mlir.dynamo.backend import compiled_graph
         from kitsune_mlir.dynamo.graph_options import options_of_backend
 
-        asked = options_of_backend(None, {"guard": False, "passes": passes or {}})
+        asked = options_of_backend(None, {"guard": False, **(options or {})})
         function = torch.compile(objective, backend=lambda gm, x: compiled_graph(gm, x, *asked, keep=reports.append))
     elif peer != "eager":
         function = torch.compile(objective, mode=COMPILED[peer], dynamic=False)
@@ -272,7 +272,7 @@ def measure(
 
     def plain(peer: str) -> None:
         with Memory(device) as first:
-            objective, call = made(case, what, peer, reports, passes=passes)
+            objective, call = made(case, what, peer, reports, options={"passes": passes or {}})
             start = time.perf_counter()
             call()
             seconds = time.perf_counter() - start

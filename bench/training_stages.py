@@ -1,11 +1,11 @@
-"""Where whole training steps spend their time: each stage's share of the blocks' time, and of waits.
+"""Where training spends its time: each stage's share of the blocks' time, and of waits.
 
-    python -m bench.training_stages [NAME...] [--dtype bf16] [--size full] [--out FOLDER] [--jobs N]
+    python -m bench.training_stages [NAME...] [--what step] [--dtype bf16] [--size full] [--out FOLDER] [--jobs N]
 
-Names are those of `bench/training_cases.py`. A step is compiled with timestamps and called a few times. For each of its
-programs a line a stage goes to `FOLDER/NAME.txt`: microseconds that its tiles took of a block, waits apart, and those of waits
-(means of the blocks that have any of its tiles), when it was worked on, engine, tiles, sizes, slowest first. `--jobs` steps
-prepare side by side; each is looked at alone. A GPU is needed.
+Names are those of `bench/training_cases.py`. A whole step, or forward and backward alone (`--what gradients`), is compiled with
+timestamps and called a few times. For each of its programs a line a stage goes to `FOLDER/NAME.txt`: microseconds that its
+tiles took of a block, waits apart, and those of waits (means of the blocks that have any of its tiles), when it was worked on,
+engine, tiles, sizes, slowest first. `--jobs` cases prepare side by side; each is looked at alone. A GPU is needed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ import numpy as np
 from bench.case import DTYPES
 from bench.forked import in_turns
 from bench.records import Record
-from bench.training import SECONDS, Case, adamw
+from bench.training import KINDS, SECONDS, Case, made
 from bench.training_cases import CASES
+from kitsune_mlir.dynamo.report import GraphReport
 
 CALLS = 4
 """The first ones load kernels."""
@@ -73,25 +74,19 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     return "\n".join([head, *rows, f"{len(lines)} stages"])
 
 
-def measure(name: str, dtype: str, size: str, out: Path, prepared: Callable[[], None]) -> dict[str, Any]:
+def measure(name: str, what: str, dtype: str, size: str, out: Path, prepared: Callable[[], None]) -> dict[str, Any]:
     """One case; its tables are files of `out`. `prepared` is called before the calls that count."""
     import torch
 
-    import kitsune_mlir
-
-    case = Case(CASES[name], size, dtype, "cuda")
-    objective = case.objective()
-    step = kitsune_mlir.train_step(
-        objective.model, objective.loss, adamw(objective, "cuda", fused=False), options={"timestamps": True}
-    )
-    with case.context():
-        step(case.args, *case.targets)
-        prepared()
-        for _ in range(CALLS):
-            step(case.args, *case.targets)
+    reports: list[GraphReport] = []
+    _, call = made(Case(CASES[name], size, dtype, "cuda"), what, "kitsune", reports, options={"timestamps": True})
+    call()
+    prepared()
+    for _ in range(CALLS):
+        call()
     torch.cuda.synchronize()
     texts, totals = [], []
-    for report in step.reports:
+    for report in reports:
         for program in report.programs:
             lines = lines_of(program)
             totals.append(round(program.timeline().total, 1))
@@ -107,13 +102,15 @@ def main() -> int:
     """Command line; the exit status is the number of cases that failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CASES))
+    parser.add_argument("--what", default="step", choices=KINDS)
     parser.add_argument("--dtype", default="bf16", choices=list(DTYPES))
     parser.add_argument("--size", default="full", choices=["full", "small"])
     parser.add_argument("--jobs", type=int, default=1, help="steps that prepare side by side")
     parser.add_argument("--out", type=Path, default=Path("training-stages"))
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    works = {name: functools.partial(measure, name, given.dtype, given.size, given.out) for name in given.names or CASES}
+    asked = (given.what, given.dtype, given.size, given.out)
+    works = {name: functools.partial(measure, name, *asked) for name in given.names or CASES}
     record = Record()
     in_turns(works, record, SECONDS, given.jobs)
     return sum("problem" in found for found in record.cases.values())
