@@ -21,6 +21,7 @@ from kitsune_mlir.codegen.gpu.kernel.length import (
     limited,
     operations_by_place,
     operations_of,
+    seconds_of,
 )
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import AssemblyTimeout
@@ -32,16 +33,22 @@ ALL = [(1, 0), (2, 1), (1, 2), (1, 3)]
 
 
 @pytest.mark.parametrize(
-    ("most", "launches"),
+    ("lengths", "launches"),
     [
-        (100, [0, 0, 0, 0, 0]),
-        (60, [0, 0, 0, 1, 1]),  # 50 and 40: 60 and 30 would be two launches as well
-        (40, [0, 1, 1, 2, 2]),
-        (25, [0, 1, 1, 2, 3]),  # a body that is too long has a launch to itself
+        ([2_000, 3_000, 2_500, 1_500], [0, 0, 0, 0, 0]),
+        ([9_000, 30_000, 9_000, 8_000], [0, 1, 1, 2, 2]),  # a long body has a launch to itself
+        ([2_000, 12_000, 12_000, 2_000], [0, 0, 0, 1, 1]),
+        ([40_000, 30_000, 40_000, 30_000], [0, 1, 1, 2, 3]),
     ],
 )
-def test_as_few_launches_as_may_be_and_the_longest_as_short_as_may_be(most: int, launches: list[int]) -> None:
-    assert launches_within(ALL, [20, 30, 25, 15], most) == launches
+def test_launches_take_little_time_to_compile(lengths: list[int], launches: list[int]) -> None:
+    assert launches_within(ALL, lengths, 128_000) == launches
+
+
+def test_launches_have_no_more_operations_than_they_may() -> None:
+    assert launches_within(ALL, [20, 30, 25, 15], 100) == [0, 0, 0, 0, 0]
+    assert max(launches_within(ALL, [20, 30, 25, 15], 60)) == 1
+    assert launches_within(ALL, [20, 30, 25, 15], 25) == [0, 1, 1, 2, 3], "a body that is too long has a launch to itself"
 
 
 def test_a_body_counts_once_in_a_launch_however_often_it_runs() -> None:
@@ -49,6 +56,11 @@ def test_a_body_counts_once_in_a_launch_however_often_it_runs() -> None:
     assert launches_within(layers, [10, 10], 20) == [0] * 16
     assert launches_within([*layers, (1, 2)], [10, 10, 15], 25) == [0] * 16 + [1]
     assert launches_within(layers, [10, 10], 15) == list(range(16))
+    assert launches_within(layers, [12_000, 1_000], 128_000) == [0] * 16
+
+
+def test_long_kernels_take_more_time_for_each_operation() -> None:
+    assert 40 < seconds_of(88_000) < 70 and 0.9 < seconds_of(11_000) < 1.4
 
 
 def zero() -> dict[str, ir.Attribute]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from torch_mlir import ir
@@ -17,7 +17,7 @@ from kitsune_mlir.codegen.gpu.kernel.length import LongKernel, launches_within, 
 from kitsune_mlir.codegen.gpu.kernel.live import tell_ends
 from kitsune_mlir.codegen.gpu.kernel.schedule import planned_for
 from kitsune_mlir.codegen.gpu.kernel.spatial.lower_queues import lower_queues
-from kitsune_mlir.codegen.gpu.kernel.task_equality import alike
+from kitsune_mlir.codegen.gpu.kernel.task_equality import equal_tasks
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.runtime.manifest import Manifest
 
@@ -79,12 +79,16 @@ def _built(program: ProgramView, options: KernelOptions) -> Executor:
         LongKernel: it had better be several all the same.
     """
     executor = build(program, program.name, options)
-    if (total := _too_many(executor, options)) and not executor.needs.schedule.shared and alike(program):
+    total = _too_many(executor, options)
+    if not total:
+        return executor
+    lengths = _lengths(executor, total)
+    first = equal_tasks(program, always=True) if not executor.needs.schedule.shared else None
+    if first is not None and len({*first}) < len(first) and _of_bodies(executor, lengths, first) <= options.most_operations:
         shared = build(program, program.name, options, share=True)
-        if shared.needs.schedule.shared:
-            executor, total = shared, _too_many(shared, options)
-    if total:
-        _cut(executor, program.name, options.most_operations, total)
+        if shared.needs.schedule.shared and not _too_many(shared, options):
+            return shared
+    _cut(executor, program.name, options.most_operations, total, lengths)
     return executor
 
 
@@ -97,16 +101,28 @@ def _too_many(executor: Executor, options: KernelOptions) -> int:
     return total if total > most else 0
 
 
-def _cut(executor: Executor, name: str, most: int, total: int) -> None:
-    """LongKernel where several launches are shorter."""
+def _lengths(executor: Executor, total: int) -> list[int]:
+    """Operations of each body of a kernel of `total`. What stands between tasks, and what they share, goes to all alike."""
     schedule = executor.needs.schedule
     places = operations_by_place(executor.module.operation)
     firsts = [schedule.plans[schedule.runs[members[0]][0]].task.name for members in schedule.bodies]
     with executor.module.context:
         lengths = [max(1, places[str(ir.Location.name(first))]) for first in firsts]
+    return [length * total // sum(lengths) for length in lengths]
+
+
+def _of_bodies(executor: Executor, lengths: Sequence[int], first: Sequence[int]) -> int:
+    """Operations of a kernel in which tasks that are alike share a body; `first`: as of `equal_tasks`."""
+    schedule = executor.needs.schedule
+    new = [n for n, run in enumerate(schedule.runs) if any(first[task] == task for task in run)]
+    return sum(lengths[schedule.body_of(n)[0]] for n in new)
+
+
+def _cut(executor: Executor, name: str, most: int, total: int, lengths: Sequence[int]) -> None:
+    """LongKernel where several launches take less time to compile; `lengths`: operations of each body."""
+    schedule = executor.needs.schedule
     runs = [(len(run), schedule.body_of(number)[0]) for number, run in enumerate(schedule.runs)]
-    # What stands between tasks, and what they share, goes to all of them alike.
-    launches = launches_within(runs, [length * total // sum(lengths) for length in lengths], most // 2)
+    launches = launches_within(runs, lengths, 2 * most)
     if launches[-1]:
         raise LongKernel(name, f"has {total} operations; option 'most_operations' allows {most}", launches)
 

@@ -15,7 +15,7 @@ from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.dialects.verify import walk
 
-__all__ = ["LEAST_SAVED", "alike", "equal_tasks", "launch_key", "signals"]
+__all__ = ["LEAST_SAVED", "equal_tasks", "launch_key", "signals"]
 
 LEAST_SAVED = 16
 """So many bodies, and half of all, must be saved before a program looks operands up.
@@ -34,14 +34,10 @@ def equal_tasks(program: ProgramView, always: bool = False) -> list[int] | None:
         always: whatever it saves.
     """
     first: dict[tuple[str, ...], int] = {}
-    found = [first.setdefault(_key(program, [task]), task.number) for task in program.tasks]
+    keys = [(*_marks([task]), *_key(program, [task], IGNORED | _NUMBERS)) for task in program.tasks]
+    found = [first.setdefault(key, task.number) for key, task in zip(keys, program.tasks, strict=True)]
     saved = len(found) - len(first)
     return found if saved >= (1 if always else max(LEAST_SAVED, len(first))) else None
-
-
-def alike(program: ProgramView) -> bool:
-    """Whether some task is like another one."""
-    return len(set(equal_tasks(program, always=True) or ())) < len(program.tasks)
 
 
 def launch_key(program: ProgramView) -> tuple[Hashable, ...]:
@@ -52,14 +48,18 @@ def launch_key(program: ProgramView) -> tuple[Hashable, ...]:
     slots = [str((one.first, one.slots)) for one in sorted(signalled, key=lambda one: one.first)]
     buffers = {buffer.memory: buffer for task in program.tasks for buffer in task.buffers}.values()
     overlaps = [str([one.overlaps(other) for other in buffers]) for one in buffers]
-    met: dict[str, int] = {}
-    marks = [
-        f"{place}: {name} {met.setdefault(f'{name} {op.attributes[name]}', len(met))}"
-        for place, op in enumerate(op for task in program.tasks for op in walk(task.op))
-        for name in _NUMBERS & {*op.attributes}
-    ]
     body = _key(program, program.tasks, IGNORED | _NUMBERS)
-    return (*attributes, *slots, str(signals(program.tasks)), *overlaps, *marks, *body)
+    return (*attributes, *slots, str(signals(program.tasks)), *overlaps, *_marks(program.tasks), *body)
+
+
+def _marks(tasks: Sequence[TaskView]) -> list[str]:
+    """Which operations of tasks are parts of one thing (`_NUMBERS`)."""
+    met: dict[str, int] = {}
+    return [
+        f"{place}: {name} {met.setdefault(f'{name} {op.attributes[name]}', len(met))}"
+        for place, op in enumerate(op for task in tasks for op in walk(task.op))
+        for name in sorted(_NUMBERS & {*op.attributes})
+    ]
 
 
 def _key(program: ProgramView, tasks: Sequence[TaskView], ignored: Collection[str] = IGNORED) -> tuple[str, ...]:

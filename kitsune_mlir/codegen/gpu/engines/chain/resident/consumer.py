@@ -48,6 +48,8 @@ class Consumer(ChainConsumer):
         turns = any(plan.turns)
         if turns:
             if_(self.group == 1, NamedBarrier(TURN, BOTH).arrive)
+        if task.view.waits and not plan.slots:
+            self._wait_once()
         first = self._fetch(TileContext(task, minimum(task.first, task.view.tiles - 1))) if plan.held else []
         self.deal.for_each_tile(self._tile, [i32(0), *self.ring.consumer_start().values, *first])
         if turns:
@@ -57,6 +59,13 @@ class Consumer(ChainConsumer):
             if_(self.elected, lambda: tma.wait(0))
         if self.deal.halves:
             self._post(self.deal.post)
+
+    def _wait_once(self) -> None:
+        """Wait for other tasks where no warp brings rows, and does so: all tiles wait for the same (`resident/plan.py`)."""
+        first = self.task.first
+        wanted = self.elected if self.deal.halves else self.elected & (first < self.task.tiles)
+        if_(wanted, TileContext(self.task, first, first).poll_by_thread)
+        self.own.sync()
 
     def _skip(self) -> None:
         """Take and pass on each turn of a tile that the warpgroup does not have."""
@@ -208,7 +217,7 @@ class Consumer(ChainConsumer):
     ) -> RingSlot:
         plan, layer = self.plan, self.plan.chain.layers[number]
         apart = [part for part in layer.ranges if self._slot(part) is None]
-        if not number and (self.task.view.waits or self.task.kernel.dependent):
+        if not number and plan.slots and (self.task.view.waits or self.task.kernel.dependent):
             if apart:
                 self._wait_slot(plan.slots[0], count, filled)  # the warp that brings rows waits for the other tasks
             elif self.starts.read_made(layer):

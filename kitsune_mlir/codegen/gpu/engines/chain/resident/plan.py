@@ -108,8 +108,8 @@ class _Planner:
         weights = tuple(weight_of(layer) for layer in chain.layers)
         layout = self._layout(weights)
         sources, outputs, vectors = layout.sources, layout.outputs, layout.vectors
-        if self.task.waits and not sources:
-            raise MatchFailure("it waits for other tasks, which who brings rows does, and no rows come from memory")
+        if not sources and any(wait.constant is None for wait in self.task.waits):
+            raise MatchFailure("tiles wait for parts of other tasks, which who brings rows does, and no rows come from memory")
         resident, stages, stage_bytes, used = layout.resident, layout.stages, layout.stage_bytes, layout.used
         sequence = layout.sequence
         barriers = [*[1] * stages, *[self.groups] * stages, *([1] if any(offset is not None for offset in resident) else [])]

@@ -2,7 +2,8 @@
 
 Rows come by TMA, or, where they are gathered or badly aligned, by the 32 lanes of the warp: pieces of 16 bytes (`cp.async`),
 of 4, or single elements, into the same swizzled layout. All waits for other tasks are here: what the computing warpgroups do
-in a tile follows from a barrier that these warps complete after their waits.
+in a tile follows from a barrier that these warps complete after their waits. (Where no rows come, all tiles wait for the same,
+before they overwrite what others read: then the computing warpgroups wait, before their first tile.)
 """
 
 from __future__ import annotations
