@@ -118,10 +118,10 @@ def _view(x: torch.Tensor, size: Sequence[int]) -> Any:
 
 
 _WHOLE_WITH_SYMBOLS = (
-    aten.scatter_add.default, aten.scatter.src, aten.scatter.value, aten.scatter_reduce.two, aten.index_add.default,
-    aten.index_copy.default, aten.index_put.default,
+    aten.gather.default, aten.scatter_add.default, aten.scatter.src, aten.scatter.value, aten.scatter_reduce.two,
+    aten.index_add.default, aten.index_copy.default, aten.index_put.default,
 )  # fmt: skip
-"""Operators that become arithmetic with sizes, from which nobody can tell any more which rows they put where."""
+"""Operators that look at sizes, or become arithmetic with them, from which nobody can tell any more which rows go where."""
 
 
 def _of_known_sizes(how: Callable[..., Any]) -> Callable[..., Any]:

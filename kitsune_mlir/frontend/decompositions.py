@@ -28,6 +28,7 @@ from kitsune_mlir.frontend.moments import centred_squares, moments_by_parts
 from kitsune_mlir.frontend.orders import topk as sorted_topk
 from kitsune_mlir.frontend.products import bmm, grouped, linear, matmul, mm
 from kitsune_mlir.frontend.recurrent import RECURRENT
+from kitsune_mlir.frontend.repeated_indices import GATHERS
 from kitsune_mlir.frontend.scatters import SCATTERS
 
 __all__ = ["decomposition_table"]
@@ -338,6 +339,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     table.update(FALLBACKS)
     table.update(RECURRENT)
     table.update(SCATTERS)
+    table.update(GATHERS)
     table.update(BAGS)
     table.update(FOREACH)
     table[torch.ops.prims.copy_strided.default] = copy_strided
