@@ -55,6 +55,10 @@ LINE = 128
 MANY_LEVELS = 4
 """From so many reductions one after the other, several values of each element live at a time."""
 
+MANY_READ, VECTOR = 4, 16
+"""Of so many tensors, by vectors of so many bytes, a thread that reads rows has half as many elements: else the vectors on the
+way, and what is made of them in f32, leave registers for one block of a multiprocessor."""
+
 MANY_COLUMNS = 16384
 """Rows this long take most of a block's registers."""
 
@@ -169,7 +173,8 @@ def choose_rows(
     softmax = any(is_softmax(graph, space, number) for number in range(levels))
     running = softmax and levels >= MANY_LEVELS and staging is None and graph.precision.approximate
     held = SHARED_BYTES // staging.bytes if staging is not None else 0
-    tuning = _filled(tuning, graph, space, levels, held, short, stays, running)
+    many = read >= MANY_READ * VECTOR and width * 2 <= VECTOR
+    tuning = _filled(tuning, graph, space, levels, held, short, stays, running, many)
     schedule = row_schedule(space, width, read, staging is not None, tuning, _most_threads(graph))
     schedule = dataclasses.replace(schedule, running=running and schedule.resident)
     if staging is not None:
@@ -180,12 +185,21 @@ def choose_rows(
 
 
 def _filled(
-    tuning: Overrides, graph: Graph, space: RowSpace, levels: int, held: int, short: bool, stays: bool, running: bool
+    tuning: Overrides,
+    graph: Graph,
+    space: RowSpace,
+    levels: int,
+    held: int,
+    short: bool,
+    stays: bool,
+    running: bool,
+    many: bool,
 ) -> Overrides:
     """The choices for elements, threads and rows of a thread that were measured to be best, where `tuning` leaves them open.
 
     Args:
         held: blocks of a multiprocessor that shared memory has room for; 0 where nothing goes through it.
+        many: a thread reads vectors of many tensors.
     """
     staged = held > 0
     elements, threads, unroll = None, None, None
@@ -213,6 +227,8 @@ def _filled(
             # Two rows for each column's weights, and for what is made of these. Of 1,024 columns two warps have one: they
             # need half the registers of one warp (four reductions: 9.3 us; a warp 10.0, four warps 10.4).
             elements, unroll = ROW_ELEMENTS // 4, 2
+    elif many and space.full and not staged:
+        elements = ROW_ELEMENTS // 2
     if threads is not None:
         threads = min(threads, _most_threads(graph))
     return dataclasses.replace(
