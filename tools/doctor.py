@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.metadata
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,6 +44,9 @@ REQUIRED = [
     Component("safetensors", "safetensors", "weights in .kit files", "pip install safetensors"),
     Component("torch", "torch", "models and tensors", EXTRA.format("torch") + ", or PyTorch's own instructions for a GPU"),
 ]
+TESTED = ("2.11", "2.13")
+"""Versions of PyTorch that tests (2.13) and measurements on GPUs (2.11) are run with."""
+OLDEST = (2, 9)
 GPU = [
     Component("cuda-bindings", "cuda.bindings.driver", "the CUDA driver", EXTRA.format("gpu")),
     Component("nvidia-nvjitlink", None, "PTX to cubin", EXTRA.format("gpu")),
@@ -53,6 +58,7 @@ def examine() -> tuple[list[Finding], list[Finding]]:
     python = Finding("Python", "ok" if sys.version_info >= (3, 11) else "missing", platform.python_version(), "Python 3.11+")
     own = Finding("kitsune-mlir", "ok", _version("kitsune-mlir") or "not installed (run from its folder)")
     needed = [_component(c) for c in REQUIRED]
+    needed = [_of_tested_version(f) if f.name == "torch" and f.state == "ok" else f for f in needed]
     gpu = [_component(c) for c in GPU]
     tools = [_guarded("libdevice", _libdevice), _guarded("PTX code generator", _nvptx)]
     device = _guarded("GPU", _device)
@@ -97,6 +103,19 @@ def _component(component: Component) -> Finding:
             reason = str(error).strip().split("\n")[0]
             return Finding(name, "missing", f"{version}, but '{component.module}' fails: {reason}", remedy)
     return Finding(name, "ok", f"{version} ({component.purpose})")
+
+
+def _of_tested_version(found: Finding) -> Finding:
+    """PyTorch, and whether its version is one that is tested, or too old."""
+    version = _version("torch") or ""
+    numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
+    if ".".join(map(str, numbers)) in TESTED:
+        return found
+    if numbers < OLDEST:
+        remedy = next(component.remedy for component in REQUIRED if component.distribution == "torch")
+        detail = f"{version}: {'.'.join(map(str, OLDEST))} is the oldest that can be"
+        return dataclasses.replace(found, state="missing", detail=detail, remedy=remedy)
+    return dataclasses.replace(found, detail=f"{found.detail}; not tested with this version, but with {' and '.join(TESTED)}")
 
 
 def _guarded(name: str, check: Callable[[], Finding]) -> Finding:

@@ -367,6 +367,23 @@ def test_doctor_names_what_is_missing_and_how_to_get_it(monkeypatch: pytest.Monk
     assert kitsune("doctor").exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [
+        ("2.13.1+cpu", "2.13.1+cpu (models and tensors)\n"),
+        ("2.11.0", "2.11.0 (models and tensors)\n"),
+        ("2.12.0a0+git1", "(models and tensors); not tested with this version, but with 2.11 and 2.13\n"),
+        ("2.9.1", "not tested with this version"),
+        ("2.8.0", "2.8.0: 2.9 is the oldest that can be\n"),
+    ],
+)
+def test_doctor_says_whether_this_pytorch_is_tested(version: str, says: str, monkeypatch: pytest.MonkeyPatch):
+    own = importlib.metadata.version
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: version if name == "torch" else own(name))
+    text, usable = doctor.report()
+    assert says in text and usable is not version.startswith("2.8")
+
+
 def test_doctor_survives_a_broken_install(monkeypatch: pytest.MonkeyPatch):
     def broken(name: str) -> object:
         raise OSError("libfoo.so.1: cannot open shared object file\nmore")
