@@ -7,7 +7,7 @@ the norm.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ def fold_batch_norms(program: TracedProgram) -> None:
     kinds = (InputKind.PARAMETER, InputKind.BUFFER)
     fixed = {spec.arg.name for spec in signature.input_specs if spec.kind in kinds and spec.target not in changed}
     norm: Any
+    call = _caller()
     for norm, place in list(_norms(program.graph)):
         conv, gamma, beta, mean, var, *training, _, eps = norm.args[:8]
         if any(training) or not _is_convolution(conv) or len(conv.users) != 1:
@@ -44,7 +45,7 @@ def fold_batch_norms(program: TracedProgram) -> None:
         if mean is None or var is None or any(n is not None and n.name not in fixed for n in read):
             continue
         with program.graph.inserting_before(conv):
-            folded = _fold(conv.args[1], bias, gamma, beta, mean, var, eps)
+            folded = _fold(call, conv.args[1], bias, gamma, beta, mean, var, eps)
         conv.args = (conv.args[0], *folded, *conv.args[3:])
         place.replace_all_uses_with(conv)
         conv.meta["val"] = place.meta["val"]
@@ -66,23 +67,43 @@ def _is_convolution(node: fx.Node) -> bool:
     return node.target in (*_CONVOLUTIONS, aten.convolution.default) and not transposed
 
 
-def _fold(weight: fx.Node, bias, gamma, beta, mean: fx.Node, var: fx.Node, eps: float) -> tuple[fx.Node, fx.Node]:
+def _fold(
+    call: Callable[..., fx.Node], weight: fx.Node, bias: Any, gamma: Any, beta: Any, mean: fx.Node, var: fx.Node, eps: float
+) -> tuple[fx.Node, fx.Node]:
     """The convolution's new weight and bias, computed in f64 and rounded once. Bias, gamma and beta may be None."""
+
+    def cast(value: fx.Node, to: torch.dtype = torch.float64) -> fx.Node:
+        # The operator that ATen's own copy decomposes to: that has a shape of its own for each width of a model.
+        return call(torch.ops.prims.convert_element_type.default, value, to)
+
     dtype = weight.meta["val"].dtype
-    scale = call_with_value(aten.rsqrt.default, call_with_value(aten.add.Tensor, _cast(var, torch.float64), eps))
+    scale = call(aten.rsqrt.default, call(aten.add.Tensor, cast(var), eps))
     if gamma is not None:
-        scale = call_with_value(aten.mul.Tensor, scale, _cast(gamma, torch.float64))
-    shift = call_with_value(aten.neg.default, _cast(mean, torch.float64))
+        scale = call(aten.mul.Tensor, scale, cast(gamma))
+    shift = call(aten.neg.default, cast(mean))
     if bias is not None:
-        shift = call_with_value(aten.add.Tensor, shift, _cast(bias, torch.float64))
-    shift = call_with_value(aten.mul.Tensor, shift, scale)
+        shift = call(aten.add.Tensor, shift, cast(bias))
+    shift = call(aten.mul.Tensor, shift, scale)
     if beta is not None:
-        shift = call_with_value(aten.add.Tensor, shift, _cast(beta, torch.float64))
-    column = call_with_value(aten.view.default, scale, [-1, *[1] * (weight.meta["val"].ndim - 1)])
-    scaled = call_with_value(aten.mul.Tensor, _cast(weight, torch.float64), column)
-    return _cast(scaled, dtype), _cast(shift, dtype)
+        shift = call(aten.add.Tensor, shift, cast(beta))
+    column = call(aten.view.default, scale, [-1, *[1] * (weight.meta["val"].ndim - 1)])
+    return cast(call(aten.mul.Tensor, cast(weight), column), dtype), cast(shift, dtype)
 
 
-def _cast(value: fx.Node, dtype: torch.dtype) -> fx.Node:
-    """In the operator that ATen's own copy decomposes to: there is a shape of its own for each width of a model."""
-    return call_with_value(torch.ops.prims.convert_element_type.default, value, dtype)
+def _caller() -> Callable[..., fx.Node]:
+    """`call_with_value`, but of values of one size PyTorch is asked once what an operator gives: a model has many norms."""
+    known: dict[str, Any] = {}
+
+    def call(target: Any, *args: Any) -> fx.Node:
+        values = [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args]
+        facts = [(v.shape, v.stride(), v.dtype, v.device) if isinstance(v, torch.Tensor) else v for v in values]
+        key = repr((target, facts))
+        if key not in known:
+            node = call_with_value(target, *args)
+            known[key] = node.meta["val"]
+            return node
+        node = args[0].graph.call_function(target, args)
+        node.meta["val"] = known[key]
+        return node
+
+    return call

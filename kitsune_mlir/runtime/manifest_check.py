@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from typing import Any
 
@@ -33,8 +34,9 @@ class _Map:
     promotion: int = 256
 
 
+@functools.lru_cache(maxsize=256)
 def read_manifest(text: str) -> Manifest:
-    """The manifest that `Manifest.to_json` wrote.
+    """The manifest that `Manifest.to_json` wrote; the same one for the same text, as a package is checked and then run.
 
     Raises:
         ValueError: the text is no manifest of this format, or its figures do not fit; the message says which.
