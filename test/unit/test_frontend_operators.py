@@ -202,3 +202,28 @@ def test_batch_norm_is_folded():
     assert text(plain).count("linalg.generic") > text(imported).count("linalg.generic") and "0.weight" in [
         a.name for a in plain.weights
     ]
+
+
+def test_batch_norms_of_one_size_are_folded_each_by_its_own_values():
+    """What PyTorch says of one's values is taken for the next one's; not of other types, orders of memory and numbers."""
+    torch.manual_seed(0)
+    layers = [
+        nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, bias=n != 1), nn.BatchNorm2d(4, eps=0.1 * n + 1e-3)) for n in range(4)
+    ]
+    layers[2].to(memory_format=torch.channels_last)
+    for norm in (layer[1] for layer in layers):
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
+        nn.init.normal_(norm.weight)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.single, self.other = nn.Sequential(*layers[:3]), layers[3].double()
+
+        def forward(self, x, y):
+            return self.single(x), self.other(y)
+
+    x = torch.randn(2, 4, 5, 5)
+    imported = check(Model().eval(), (x, x.double()), tolerance=1e-4)
+    assert [a.kind for a in imported.weights] == ["derived"] * 8
