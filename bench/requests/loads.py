@@ -83,7 +83,7 @@ class Load:
         self.models, self.inputs = made(name, asked.small, self.device, self.dtype, 0)
         self._all = [min(one.count, 4) if asked.small else one.count for one in self.scenario.all]
         self.counts = self._all[: len(self.scenario.families)]
-        self._programs: list[Any] = []
+        self._made: list[Any] = []
         gc.collect()
         gc.freeze()  # every capture of a graph collects garbage
 
@@ -95,7 +95,7 @@ class Load:
             Unavailable: it is not there on this machine.
         """
         if name.startswith("engine"):
-            named = {str(n): program for n, program in enumerate(self._compiled())}
+            named = {str(n): program for n, program in enumerate(self.programs)}
             given = EngineLoad(self.inputs, self._asked.deadline)
             capacity = 2 * self.scenario.each * count + BURST
             source = given.source if name == "engine" else None
@@ -140,9 +140,10 @@ class Load:
             first += count
         return _by_family(works)
 
-    def _compiled(self) -> list[Any]:
+    @property
+    def programs(self) -> list[Any]:
         """A program for each model; those of a family are one code."""
-        if not self._programs:
+        if not self._made:
             first = 0
             for count in self._all:
                 # Requests of a model that is alone come one at a time: it needs no kernels for many.
@@ -151,11 +152,11 @@ class Load:
                 names = {weight.name for weight in program.signature.supplied}
                 for model in self.models[first : first + count]:
                     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-                    self._programs.append(program.with_weights({n: t for n, t in state.items() if n in names}))
+                    self._made.append(program.with_weights({n: t for n, t in state.items() if n in names}))
                 first += count
             gc.collect()  # as captures of graphs do for the others
             gc.freeze()
-        return self._programs
+        return self._made
 
     def models_of(self, request: Request) -> list[int]:
         """Numbers of the models that answer a request."""
