@@ -3,11 +3,13 @@
     python -m bench.requests.device_window build DIR               # needs the compiler, no GPU
     python -m bench.requests.device_window run DIR [--json FILE]   # needs a Hopper GPU; no compiler
 
-A task is a chain of eight sines of 32 numbers in double precision by one warp: how long, is twice the difference between that
-and one of four, from chains of both. DAGs: "tree_lstm", recorded from eager calls of a child-sum Tree-LSTM over 64 leaves;
-"layers_12", drawn: as many tasks and levels as a step of mujoco-torch's ant has, listed depth first. The bound is that of
-blocks that take tasks in the order of the list and lose no time between them (`in_order`). Peers are timed in the same run:
-the same programs one after the other in a graph, in a graph with the DAG's own edges on 16 streams, and the window of streams.
+A task is a chain of 20 sines of 32 numbers in double precision by one warp, about 5 us: how long, is twice the difference
+between that and one of ten, from chains of both. DAGs: "tree_lstm", recorded from eager calls of a child-sum Tree-LSTM over
+64 leaves; "ant", "halfcheetah" and "humanoid", from steps of the creatures of `bench/requests/bodies.py` (a call that reads
+more than four tensors reads some through others); "layers_12", drawn: as many tasks and levels as a step of mujoco-torch's
+ant has, listed depth first. The bound is that of blocks that take tasks in the order of the list and lose no time between
+them (`in_order`). Peers are timed in the same run: the same programs one after the other in a graph, in a graph with the
+DAG's own edges on 16 streams, and the window of streams.
 """
 
 from __future__ import annotations
@@ -30,12 +32,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bench.records import Record
+from bench.requests.bodies import CREATURES
 from bench.requests.known_paths import Lanes
+from bench.requests.physics import creature
 from bench.requests.window_nets import NETS
 from bench.timing import environment
 from test.gpu.driver import program_main
 
-WIDTH, STEPS, MOST = 32, 8, 4
+WIDTH, STEPS, MOST = 32, 20, 4
 KERNEL = "device.epoch"
 TASKS, LEVELS = 4286, 356
 """Of a step of mujoco-torch's ant."""
@@ -106,10 +110,33 @@ def tree_lstm() -> Dag:
     """Recorded from the eager model."""
     torch.manual_seed(0)
     model, draw = NETS["tree-lstm"].make(False)
-    given = draw(random.Random(0))
+    return _recorded(model, draw(random.Random(0)))
+
+
+def step_of(name: str) -> Dag:
+    """Recorded from a step of a creature, the fifth of an episode."""
+    torch.manual_seed(0)
+    (model, draw), source = creature(name, 1, False), random.Random(0)
+    return narrowed(_recorded(model, [draw(source) for _ in range(5)][-1]))
+
+
+def _recorded(model: nn.Module, given: Any) -> Dag:
     with torch.no_grad(), _Recorder() as recorder:
         model(given)
     return recorder.dag
+
+
+def narrowed(dag: Dag, most: int = MOST) -> Dag:
+    """With tasks that read so many others at most: what reads more reads the first of them through tasks more."""
+    made, place = list[list[int]](), list[int]()
+    for reads in dag:
+        own = [place[one] for one in reads]
+        while len(own) > most:
+            made.append(own[:most])
+            own = [*own[most:], len(made) - 1]
+        place.append(len(made))
+        made.append(own)
+    return made
 
 
 def layers(tasks: int = TASKS, levels: int = LEVELS, seed: int = 0) -> Dag:
@@ -147,7 +174,11 @@ def in_order(dag: Dag, blocks: int) -> int:
     return max(ends)
 
 
-DAGS: dict[str, Callable[[], Dag]] = {"tree_lstm": tree_lstm, "layers_12": layers}
+DAGS: dict[str, Callable[[], Dag]] = {
+    "tree_lstm": tree_lstm,
+    "layers_12": layers,
+    **{name: functools.partial(step_of, name) for name in CREATURES},
+}
 
 
 def build(folder: Path, names: Sequence[str]) -> None:
