@@ -18,6 +18,7 @@ from typing import Any
 from kitsune_mlir.errors import BusyError
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.serving.answer import start
+from kitsune_mlir.serving.aside import Aside, slow
 from kitsune_mlir.serving.backlog import Backlog, Lengths, busy, refusals, unknown
 from kitsune_mlir.serving.bell import NAP, Bell, leave_to
 from kitsune_mlir.serving.bulk import Bulk
@@ -64,15 +65,20 @@ class Engine:
         self.capacity, self._source = capacity, source
         self._families = {name: family for family in families for name in family.programs}
         self._all, families[0].alone = [*families], len(families) == 1
+        apart = slow(families)
+        self._main = [family for family in families if family not in apart]
         self._counts, self._clock = Counts(self._families, clock), clock
         self._lead = threading.Lock()  # of who launches; taken before the others
         self._queues = threading.Lock()  # of what waits in families; taken before `_lock`
         self._lock = threading.Lock()  # of all below, and of figures of submissions
         self._arrived, self._waiting = list[Waiting](), 0
         self._backlog, self._length_of, self._closed, self._asking = Backlog(), Lengths(), False, False
+        for family in self._main:
+            family.aside, family.backlog = False, self._backlog
         own = self._lock, self._queues, self._counts, self._backlog, clock
-        self._bulk = Bulk(*own, lambda: bool(self._arrived) or any(one.urgent for one in self._all), self._left)
-        self._bell = Bell(self._lock, lambda: bool(self._arrived) or bool(self._bulk) or self._closed)
+        self._bulk = Bulk(*own, lambda: bool(self._arrived) or any(one.urgent for one in self._main), self._left)
+        self._aside = Aside(apart, self._queues, self._counts, clock, self._fetched, self._started)
+        self._bell = Bell(self._lock, lambda: any((self._arrived, self._aside.arrived, self._bulk, self._closed)))
         self._thread = threading.Thread(target=self._serve, name="kitsune-serve", daemon=True)
         self._thread.start()
 
@@ -123,13 +129,13 @@ class Engine:
             if self._closed:
                 raise BusyError("the engine is closed")
             many = strict and waiting >= family.least_waiting
-            if waiting >= self.capacity or many and self._backlog.room(now, due, length) < family.spare(due):
+            if waiting >= self.capacity or many and family.backlog.room(now, due, length) < family.spare(due):
                 statistics.refused += 1
                 raise busy(waiting, self.capacity)
             statistics.submitted += 1
-            self._backlog.enter(length, request.seconds)
+            family.backlog.enter(length, request.seconds)
             self._waiting = waiting + 1
-            self._arrived.append(request)
+            (self._aside.arrived if family.aside else self._arrived).append(request)
             if wakes and self._bell.asleep:
                 self._bell.announce(not waiting)
         return request
@@ -154,14 +160,15 @@ class Engine:
         """
         now, group = self._clock(), Group(done, self._drop)
         handed, due = handed_in(self._families, calls, deadline, self._length_of, group, now)
-        if self._asking and len(handed) == 1 and not self._closed and not (only := handed[0]).family.exclusive:
+        main = [one for one in handed if not one.family.aside]
+        if self._asking and len(main) == 1 and not self._closed and not (only := main[0]).family.exclusive:
             self._asking = False  # what is told may hand in more
             with self._lead:
                 self._bulk.at_once(only)
             self._asking, now = True, self._clock()
             if only.start == len(calls) and not only.late:
                 return group
-            due = max([only.ends[call] for call in only.rest]) - now
+            due = max([one.ends[call] for one in handed for call in one.rest]) - now
         if self._admit(handed, now, due) or (handed and self._waiting > handed[0].family.limit and not self._bulk.waits):
             leave_to(self._thread)
         return group
@@ -173,16 +180,19 @@ class Engine:
             if self._closed:
                 raise BusyError("the engine is closed")
             for one in handed:
-                room, rest = self._backlog.room(now, due, one.length) if one.strict else inf, one.rest
+                backlog, rest = one.family.backlog, one.rest
+                room = backlog.room(now, due, one.length) if one.strict else inf
                 refused = refusals([one.family] * len(rest), self._waiting, self.capacity, room, due)
                 taken, over = rest[: len(rest) - len(refused)], rest[len(rest) - len(refused) :]
                 self._counts.handed_in([one.calls[call][0] for call in taken], [one.calls[call][0] for call in over])
-                if one.start:
+                if one.family.aside:
+                    self._aside.arrived += [one.member(call) for call in taken]
+                elif one.start:
                     self._arrived += [one.member(call) for call in taken]
                 elif taken:
                     one.stop = len(taken)
                     self._bulk.add(one)
-                self._backlog.enter(one.length, len(taken) * one.seconds)
+                backlog.enter(one.length, len(taken) * one.seconds)
                 self._waiting += len(taken)
                 told.append((one.group, one.places(over), self._waiting))
             self._bell.ring()
@@ -238,7 +248,7 @@ class Engine:
             return self._held()
 
     def _held(self) -> list[Waiting]:
-        return [*(request for family in self._all for request in family.pending()), *self._arrived]
+        return [*(one for family in self._all for one in family.pending()), *self._arrived, *self._aside.arrived]
 
     def _cancelled(self, request: Request) -> None:
         with self._lock:
@@ -265,10 +275,14 @@ class Engine:
     def _leave(self, requests: Sequence[Waiting]) -> None:
         """Requests wait no longer; `_lock` is held."""
         self._waiting -= len(requests)
-        if self._waiting:
+        if not self._waiting:
+            for family in self._all:
+                family.backlog.clear()
+        elif not self._aside.families:
             self._backlog.leave(requests)
         else:
-            self._backlog.clear()
+            for request in requests:
+                self._families[request.model].backlog.leave((request,))
 
     def _left(self, count: int, length: int, seconds: float) -> None:
         """As `_leave`, of so many that the backlog knows as `seconds` in all."""
@@ -288,14 +302,20 @@ class Engine:
                 self._arrived += self._bulk.members()
             arrived, closed, waiting = self._arrived, self._closed, self._waiting
             self._arrived = []  # an empty one, too: who comes from now on must not be in what is read below
-        if arrived and len(self._all) == 1:
-            self._all[0].add(*arrived)
+        if arrived and len(self._main) == 1:
+            self._main[0].add(*arrived)
         else:
             for request in arrived:
                 self._families[request.model].add(request)
         for family in self._all:
             family.compact(waiting)
         return closed
+
+    def _fetched(self) -> Sequence[Waiting]:
+        """What has arrived for families that run beside the others, and is nowhere any more."""
+        with self._lock:
+            arrived, self._aside.arrived = self._aside.arrived, []
+        return arrived
 
     def _serve(self) -> None:
         """Launch until the engine is closed and nothing waits. An error of the engine's own is told to all that wait."""
@@ -306,22 +326,26 @@ class Engine:
             with self._queues, self._lock:
                 self._closed = True
                 self._arrived += self._bulk.members()
-                held, self._arrived = begun(self._held()), []
+                held, self._arrived, self._aside.arrived = begun(self._held()), [], []
             self._bulk.fail(error)
+            self._aside.fail(error)
             give(held, [error] * len(held))
             raise
 
     def _turn(self) -> bool:
         """Ask the source, and launch what is next, or sleep; whether there may be more."""
-        if self._source is not None and self._ask(self._source) and not self._waiting:
+        if self._source is not None and self._ask(self._source) and self._waiting <= self._aside.waiting:
+            if self._aside:
+                with self._lead:
+                    self._aside.turn()
             return True
         with self._lead:
             apart, begin = self._bulk.launch(), self._clock()
             with self._queues:
                 closed = self._fetch(apart)
                 now = self._clock()
-                over = [request for family in self._all for request in family.expired(now)]
-                family, pause = turn(self._all, now, closed)
+                over = [request for family in self._main for request in family.expired(now)]
+                family, pause = turn(self._main, now, closed)
                 requests = family.take(now) if family is not None else ()
                 over, requests = self._started(over), self._started(requests)
             if over:
@@ -329,7 +353,9 @@ class Engine:
             if requests and family is not None:
                 self._backlog.free = now + family.expected(len(requests))
                 self._launch(family, requests, begin)
+            again = self._aside.turn(closed)
         if not over and family is None:
+            pause = again if pause is None else pause if again is None else min(pause, again)
             if closed and pause is None and not self._bulk:
                 return False
             if self._source is None or (pause is not None and pause > NAP):
@@ -368,7 +394,7 @@ class Engine:
         """Let a source hand in what has come; whether it was launched. One that fails is asked no more."""
         self._asking, again, before = True, False, self._bulk.last
         try:
-            again = not self._closed and source(self, not self._waiting and before is None)
+            again = not self._closed and source(self, not self._waiting and before is None and not self._aside.busy)
         except Exception:
             _log.exception("exception calling %r", source)
         self._asking, self._source = False, source if again else None

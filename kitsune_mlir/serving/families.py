@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from kitsune_mlir.runtime.direct import FEWEST
 from kitsune_mlir.runtime.named_inputs import call_of
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.signature import torch_dtype
@@ -94,7 +93,7 @@ def _use_all(family: Family) -> None:
                 some[0](*args, **named)
             else:
                 family.batch([args] * len(some), some, [named] * len(some))
-                if not named and len(some) >= FEWEST:
+                if not named:
                     family.together([(name, args) for name in names[first : first + count]])
             family.finish()
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from kitsune_mlir.errors import ConflictError, KitsuneError
-from kitsune_mlir.runtime.direct import FEWEST
 from kitsune_mlir.runtime.fleet import Fleet
 from kitsune_mlir.runtime.launch import Mark, Marks, wait_for
 from kitsune_mlir.runtime.program import Program
@@ -35,7 +34,7 @@ class Launched:
     Attributes:
         outputs: or errors, of each call; no output may be looked at before the launch is over.
         right: all of it went well.
-        numbers: of the models, but of a few calls.
+        numbers: of the models, but of a single call.
         mark: where it ends on the device; None where it is over.
     """
 
@@ -70,6 +69,7 @@ class Family(Queue):
         core, device = torch._C, torch.device(program.device)
         self._modes = torch.is_inference_mode_enabled, core._len_torch_dispatch_stack, core._len_torch_function_stack
         self._index, self._marks = None, None
+        self._beside: tuple[Any, Marks] | None = None  # a stream of its own
         if device.type == "cuda":
             self._index = torch.cuda.current_device() if device.index is None else device.index
             self._current, self._stream = core._cuda_getDevice, core._cuda_getCurrentRawStream
@@ -77,7 +77,7 @@ class Family(Queue):
 
     def together(self, calls: list[Call]) -> Launched:
         """As `outputs`, of calls without keywords. What is launched at once may be under way still."""
-        many = len(calls) >= FEWEST
+        many = len(calls) > 1
         if self._fleet is not None and many:
             try:
                 found = self._fleet.launch(calls)
@@ -88,6 +88,48 @@ class Family(Queue):
         models, args = zip(*calls, strict=True)
         numbers = np.array([*map(self._numbers.__getitem__, models)], np.int64) if many else None
         return Launched(*self._apart(models, args), numbers, None)
+
+    @property
+    def separable(self) -> bool:
+        """Whether launches may run beside those of other families."""
+        return self._index is not None and not self.exclusive
+
+    def beside(self, models: Sequence[str], args: Sequence[Sequence[Any]], kwargs: Sequence[Mapping[str, Any]]) -> Launched:
+        """Launch calls on a stream of the family's own, behind what is on the current one by now; one launch at a time. What
+        they give is `handed_over` when it is over."""
+        import torch
+
+        if self._index is None:
+            return Launched(*self._apart(models, args, kwargs), None, None)
+        if self._beside is None:
+            self._beside = torch.cuda.Stream(self._index), Marks(1)
+        stream, marks = self._beside
+        stream.wait_stream(torch.cuda.current_stream(self._index))
+        with torch.cuda.stream(stream):
+            outputs: Sequence[Any] | None = None
+            if self._fleet is not None and len(models) > 1 and not any(kwargs):
+                found = self._fleet.launch([*zip(models, args, strict=True)])
+                outputs = None if found is None else [*found[0]]
+            if outputs is None:
+                outputs = [self._begun(*call) for call in zip(models, args, kwargs, strict=True)]
+        return Launched(outputs, True, None, marks.set(stream.cuda_stream))
+
+    def _begun(self, model: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        try:
+            return self.programs[model](*args, **kwargs)
+        except Exception as error:
+            return error
+
+    def handed_over(self, outputs: Sequence[Any]) -> None:
+        """What a launch beside the others gave goes to those who use the current stream: its memory, which is the other
+        stream's, is not used again before they are done."""
+        import torch
+        from torch.utils import _pytree as pytree
+
+        current = torch.cuda.current_stream(self._index)
+        for leaf in pytree.tree_leaves([*outputs]):
+            if isinstance(leaf, torch.Tensor) and leaf.is_cuda:
+                leaf.record_stream(current)
 
     def _marked(self) -> Mark | None:
         """Where what was launched by now ends; None where it is done."""
@@ -112,7 +154,7 @@ class Family(Queue):
         Calls that change what another one uses are run by themselves, after the others. An error that is nobody's own is that
         of who has it when run alone.
         """
-        if len(models) >= FEWEST and not any(kwargs):
+        if len(models) > 1 and not any(kwargs):
             launched = self.together([*zip(models, args, strict=True)])
             try:
                 if launched.mark is not None:

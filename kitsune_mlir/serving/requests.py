@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from kitsune_mlir.serving.answer import Answer
+from kitsune_mlir.serving.backlog import Backlog
 from kitsune_mlir.serving.cost import CostModel
 from kitsune_mlir.serving.groups import Member
 
@@ -153,7 +154,8 @@ class Queue:
 
     def __init__(self, models: int, most: int, exclusive: bool, cost: CostModel):
         self.models, self.most, self.exclusive, self.cost = models, most, exclusive, cost
-        self.late = self.alone = False
+        self.late = self.alone = self.aside = False
+        self.backlog = Backlog()
         self.overhead = self.pace = 0.0
         self._spare = 0.0, 0.0  # seconds of the smallest launch, and of one of as many as do best
         self._observed, self.least_waiting = 0, 1 + most // SEATS
