@@ -187,7 +187,7 @@ class Bulk:
     def _run(self, parts: Sequence[Part], begin: float, admitted: bool) -> None:
         """Launch calls that were taken, and answer the launches before, and this one if it is over."""
         try:
-            launched = parts[0][0].family.together(calls_of(parts))
+            launched = parts[0][0].family.together(calls_of(parts), bool(self._flying))
         except BaseException as error:
             _tell_all(parts, error)
             raise

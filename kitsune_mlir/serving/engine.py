@@ -24,10 +24,11 @@ from kitsune_mlir.serving.bell import NAP, Bell, leave_to
 from kitsune_mlir.serving.bulk import Bulk
 from kitsune_mlir.serving.counts import Counts, too_late
 from kitsune_mlir.serving.family import Family
-from kitsune_mlir.serving.groups import Call, Done, Group, Member, begun, give
+from kitsune_mlir.serving.groups import Call, Done, Group, begun, give
 from kitsune_mlir.serving.handed import Handed, handed_in
 from kitsune_mlir.serving.requests import UNHURRIED, Request, Waiting, turn
 from kitsune_mlir.serving.simulate import Forecast, simulate
+from kitsune_mlir.serving.waits import Waits
 
 __all__ = ["Engine", "Source"]
 
@@ -36,11 +37,9 @@ Source = Callable[["Engine", bool], bool]
 
 _log = logging.getLogger(__name__)
 _NONE: Mapping[str, Any] = {}
-_KEPT = 64
-"""Cancelled requests that are held at least, beside as many as wait."""
 
 
-class Engine:
+class Engine(Waits):
     """Serves families of programs by one thread that launches; `serve.serve` makes it. A context manager, which closes it.
 
     Requests lie in a list until the thread fetches them, all at once when it may launch again: a submission costs others a lock
@@ -240,57 +239,6 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _pending(self) -> list[Waiting]:
-        """The requests that wait, and those of them that were cancelled and are not forgotten yet."""
-        with self._queues, self._lock:
-            self._arrived += self._bulk.members()
-            return self._held()
-
-    def _held(self) -> list[Waiting]:
-        return [*(one for family in self._all for one in family.pending()), *self._arrived, *self._aside.arrived]
-
-    def _cancelled(self, request: Request) -> None:
-        with self._lock:
-            self._dropped([request])
-
-    def _drop(self, group: Group) -> list[int]:
-        """Let a group's requests wait no longer; their numbers."""
-        with self._queues, self._lock:
-            own = [one for one in self._held() if type(one) is Member and one.group is group] if not group.dropped else []
-            own += self._bulk.members(group)
-            group.dropped = True
-            self._dropped(own)
-        return [one.place for one in own]
-
-    def _dropped(self, requests: Sequence[Waiting]) -> None:
-        """Requests were cancelled; `_lock` is held."""
-        self._leave(requests)
-        for request in requests:
-            self._counts.of[request.model].cancelled += 1
-        if len(self._arrived) > 2 * self._waiting + _KEPT:
-            self._arrived = [request for request in self._arrived if not request.cancelled()]
-        self._bell.ring()
-
-    def _leave(self, requests: Sequence[Waiting]) -> None:
-        """Requests wait no longer; `_lock` is held."""
-        self._waiting -= len(requests)
-        if not self._waiting:
-            for family in self._all:
-                family.backlog.clear()
-        elif not self._aside.families:
-            self._backlog.leave(requests)
-        else:
-            for request in requests:
-                self._families[request.model].backlog.leave((request,))
-
-    def _left(self, count: int, length: int, seconds: float) -> None:
-        """As `_leave`, of so many that the backlog knows as `seconds` in all."""
-        self._waiting -= count
-        if self._waiting:
-            self._backlog.enter(length, -seconds)
-        else:
-            self._backlog.clear()
 
     def _sleep(self, seconds: float | None) -> None:
         self._bell.sleep(seconds if self._source is None else NAP)

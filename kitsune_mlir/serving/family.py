@@ -75,14 +75,15 @@ class Family(Queue):
             self._current, self._stream = core._cuda_getDevice, core._cuda_getCurrentRawStream
         super().__init__(len(programs), self.batch.limit, exclusive, CostModel([], []))
 
-    def together(self, calls: list[Call]) -> Launched:
-        """As `outputs`, of calls without keywords. What is launched at once may be under way still."""
+    def together(self, calls: list[Call], behind: bool = False) -> Launched:
+        """As `outputs`, of calls without keywords. What is launched at once may be under way still; and so may a single call
+        that is `behind` others, for which it need not wait here."""
         many = len(calls) > 1
-        if self._fleet is not None and many:
+        if self._fleet is not None and (many or behind):
             try:
                 found = self._fleet.launch(calls)
                 if found is not None:
-                    return Launched(found[0], not found[0].errors, found[1], self._marked())
+                    return Launched(found[0], not found[0].errors, found[1] if many else None, self._marked())
             except Exception as error:
                 _log.debug("a launch of %d calls failed, they are run one by one: %s", len(calls), error)
         models, args = zip(*calls, strict=True)

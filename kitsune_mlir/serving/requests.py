@@ -26,6 +26,9 @@ WEIGHT = 0.2
 LATE, LATE_TIMES = 1.5, 3
 """A family is late when so many launches in a row took so many times as long as predicted."""
 
+FEW = 1.5
+"""Times as long as one of a request may take a launch of a family that is late."""
+
 SMALLER = 8
 """Launches in a row that are kept small for the sake of their first requests."""
 
@@ -158,7 +161,7 @@ class Queue:
         self.backlog = Backlog()
         self.overhead = self.pace = 0.0
         self._spare = 0.0, 0.0  # seconds of the smallest launch, and of one of as many as do best
-        self._observed, self.least_waiting = 0, 1 + most // SEATS
+        self._observed, self.least_waiting, self._few = 0, 1 + most // SEATS, 1
         self._waiting: list[Turn] = []
         self._aside: list[Turn] = []
         self._interval = _NEVER
@@ -174,6 +177,7 @@ class Queue:
 
     def set_pace(self) -> None:
         """Work out the pace, of what launches are known to take."""
+        self._few = max(1, self._fitting(FEW * self.expected(1), self.most + 1)) if self.cost.counts else 1
         widest = min(self.limit, self.models) if self.exclusive else self.limit
         best = min((s / n for n, s in zip(self.cost.counts, self.cost.seconds, strict=True) if n <= widest), default=0.0)
         self.pace = best + self.overhead if best else 0.0
@@ -188,8 +192,8 @@ class Queue:
 
     @property
     def limit(self) -> int:
-        """Most requests of a launch now."""
-        return 1 if self.late else self.most
+        """Most requests of a launch now: of a family that is late as many as hardly take longer than one."""
+        return min(self._few, self.most) if self.late else self.most
 
     def add(self, *requests: Waiting) -> None:
         """Let requests wait, in the order in which they came."""

@@ -304,7 +304,7 @@ def test_waiting_for_company_only_while_it_pays(programs):
 
 def test_who_is_late_runs_alone_and_later(programs):
     family = Family(programs, 8)
-    family.cost = CostModel([1, 8], [0.001, 0.002])
+    family.cost = CostModel([1, 8], [0.001, 0.005])
     for _ in range(3):
         assert family.limit == 8
         family.observe(8, 0.02)
