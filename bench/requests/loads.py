@@ -1,7 +1,8 @@
 """Open loads of many small models (S1 to S7, `bench/requests/scenarios.py`): the engine beside what people have.
 
     python -m bench.requests.loads [S1 S2 ...] [--device cpu] [--small] [--systems 'engine; one by one; ...'] [--rates 1000,...]
-        [--own 0.8] [--arrivals poisson,gamma] [--requests 20000] [--seconds 1] [--deadline 0.005] [--json FILE] [--charts DIR]
+        [--own 0.8] [--arrivals poisson,gamma] [--requests 20000] [--seconds 1] [--deadline 0.005] [--limit 64] [--json FILE]
+        [--charts DIR]
 
 Requests come by Poisson, or by gamma with a coefficient of variation of 4, to models by Zipf's law, whether or not earlier
 ones are answered; when each comes is drawn beforehand, and all systems take from the same (`bench/requests/arrivals.py`). Rates
@@ -73,7 +74,7 @@ class Load:
     """A scenario's models, and the systems that serve them.
 
     Args:
-        asked: `device`, `small` and `deadline` of the command line.
+        asked: `device`, `small`, `deadline` and `limit` of the command line.
     """
 
     def __init__(self, name: str, asked: argparse.Namespace):
@@ -99,7 +100,7 @@ class Load:
             given = EngineLoad(self.inputs, self._asked.deadline)
             capacity = 2 * self.scenario.each * count + BURST
             source = given.source if name == "engine" else None
-            with kitsune_mlir.serve(named, limit=LIMIT, capacity=capacity, source=source) as engine:
+            with kitsune_mlir.serve(named, limit=self._asked.limit, capacity=capacity, source=source) as engine:
                 try:
                     yield functools.partial(given.run, engine, source is None)
                 finally:
@@ -147,7 +148,7 @@ class Load:
             first = 0
             for count in self._all:
                 # Requests of a model that is alone come one at a time: it needs no kernels for many.
-                options = {"requests": LIMIT} if self.device == "cuda" and count > 1 else {}
+                options = {"requests": self._asked.limit} if self.device == "cuda" and count > 1 else {}
                 program = kitsune_mlir.compile(self.models[first], (self.inputs[first][0],), options=options)
                 names = {weight.name for weight in program.signature.supplied}
                 for model in self.models[first : first + count]:
@@ -271,6 +272,7 @@ def _entries(
             "arrivals": arrivals,
             **({"own": rate} if " " in rate else {"rate": float(rate)}),
             "deadline": asked.deadline,
+            "limit": asked.limit,
             "small": asked.small,
             "systems": {**found},
             "errors": {**errors},
@@ -291,6 +293,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=20_000, help="of each load, at most")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each load, about")
     parser.add_argument("--deadline", type=float, default=0.005, help="seconds; the engine knows it")
+    parser.add_argument("--limit", type=int, default=LIMIT, help="requests of a launch of the engine's")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--charts", type=Path, help="a folder for a picture of each scenario")
     asked = parser.parse_args()

@@ -72,6 +72,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=2000, help="of each way; the first tenth is not counted")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
+    asked.limit = LIMIT
     record = Record.open(asked.json)
     where = environment() if asked.device == "cuda" else host.environment()
     record.begin({"command": "python -m bench.requests.unloaded" + " --small" * asked.small, "environment": where})

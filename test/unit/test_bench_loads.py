@@ -21,7 +21,7 @@ from bench.requests.processes import Unavailable, mps
 from bench.requests.scenarios import ADAPTERS, SCENARIOS, requests
 from test.rotation import todays
 
-ASKED = argparse.Namespace(device="cpu", small=True, deadline=5.0)
+ASKED = argparse.Namespace(device="cpu", small=True, deadline=5.0, limit=64)
 
 
 def test_an_open_loop_counts_what_ended(monkeypatch: pytest.MonkeyPatch):
