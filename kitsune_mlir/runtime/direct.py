@@ -100,7 +100,7 @@ class DirectCall:
         self._pieces = pieces_of(self.results) if device.type == "cuda" else None
         self._given = unrolled(self._count, 0, self.strided)(self.weights, self._empty, ())
         in_strided = {n + len(self.weights) for n, *_ in self.strided} & {*self._places.values()}
-        self._compilable = device.type == "cuda" and not in_strided
+        self._compilable = device.type == "cuda" and runner.most_requests == 1 and not in_strided
         self._calls = self._binds = 0
         self.bound: Callable[[tuple[Any, ...]], Any] = _unknown
         self._ready: dict[int, CompiledCall] = {}  # by stream

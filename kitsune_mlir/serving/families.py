@@ -9,11 +9,18 @@ from typing import Any
 from kitsune_mlir.runtime.named_inputs import call_of
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.signature import torch_dtype
+from kitsune_mlir.serving.aside import slow
 from kitsune_mlir.serving.cost import CostModel, counts_to
 from kitsune_mlir.serving.family import Family
 from kitsune_mlir.serving.groups import Call
 
 __all__ = ["families_of", "random_call"]
+
+RECORDED = 100e-6
+"""Seconds of the host for a call, from which on calls beside the others are recorded."""
+
+CALLS = 5
+"""That are measured."""
 
 
 def families_of(programs: Mapping[str, Program], limit: int, measure: bool) -> list[Family]:
@@ -42,6 +49,8 @@ def families_of(programs: Mapping[str, Program], limit: int, measure: bool) -> l
     for family in families if measure else ():
         family.cost = _measured(family)
         family.set_pace()
+    for family in slow(families):
+        _use_beside(family)
     return families
 
 
@@ -83,6 +92,8 @@ def _measured(family: Family) -> CostModel:
 def _use_all(family: Family) -> None:
     """Have each program in launches of few and of many requests. What a launch needs of its weights, the tensor maps of each
     kernel, is made when it comes for the first time, and takes as long as several launches."""
+    import kitsune_mlir.runtime.compiled_call  # noqa: F401  (what imports LLVM would hold up a later call)
+
     names, programs = list(family.programs), list(family.programs.values())
     given, named = random_call(programs[0])
     args = tuple(given)
@@ -96,6 +107,24 @@ def _use_all(family: Family) -> None:
                 if not named:
                     family.together([(name, args) for name in names[first : first + count]])
             family.finish()
+
+
+def _use_beside(family: Family) -> None:
+    """Make calls of a family beside the others, and measure what one takes; where it takes the host long they are recorded."""
+    (args, kwargs), name = random_call(next(iter(family.programs.values()))), next(iter(family.programs))
+
+    def taken() -> tuple[float, float]:
+        start = time.perf_counter()
+        launched = family.beside([name], [args], [kwargs])
+        host = time.perf_counter() - start
+        if launched.mark is not None:
+            launched.mark.wait()
+        return host, time.perf_counter() - start
+
+    if min(taken()[0] for _ in range(CALLS)) > RECORDED and not kwargs:
+        family.record(args)
+    family.cost.seconds[0] = min(taken()[1] for _ in range(CALLS))
+    family.set_pace()
 
 
 def random_call(program: Program) -> tuple[list[Any], dict[str, Any]]:
