@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from kitsune_mlir.runtime import launch
 from kitsune_mlir.serving.cost import CostModel
 from kitsune_mlir.serving.engine import Engine
 from kitsune_mlir.serving.family import Launched
@@ -51,10 +52,11 @@ class Device:
         return Mark(self, self._free[stream])
 
 
-class Mark:
-    """As `runtime.launch.Mark`."""
+class Mark(launch.Mark):
+    """As `runtime.launch.Mark`, of a launch that ends at a time."""
 
     def __init__(self, device: Device, end: float):
+        super().__init__(0)
         self._device, self._end = device, end
 
     @property
