@@ -21,10 +21,12 @@ def run_bytes(op: ir.Operation, extract: ir.Operation) -> int:
     if not named:
         return SECTOR
     (*_, result), sizes, points = affine_maps(op), loop_sizes(op), 1
-    for expression in reversed(list(result.results)):
-        if not isinstance(expression, ir.AffineDimExpr) or expression.position in named:
+    walked = [e.position if isinstance(e, ir.AffineDimExpr) else None for e in result.results]
+    # A sum's own loops are inside of those that walk its result.
+    for loop in reversed([*walked, *(loop for loop in range(len(sizes)) if loop not in walked)]):
+        if loop is None or loop in named:
             break
-        points *= sizes[expression.position]
+        points *= sizes[loop]
     return points * tensor_bytes(extract.operands[0].type, [1])
 
 

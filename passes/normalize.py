@@ -23,6 +23,7 @@ from kitsune_mlir.dialects.products import (
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.passes.layouts.returned_orders import order_results
 from kitsune_mlir.passes.normalization.column_parts import part_columns
+from kitsune_mlir.passes.normalization.gathered_again import gather_again
 from kitsune_mlir.passes.normalization.moved_joins import join_moved
 from kitsune_mlir.passes.normalization.narrow import narrow
 from kitsune_mlir.passes.normalization.narrow_results import narrow_results
@@ -304,6 +305,7 @@ class Normalize(Pass):
             hide_reshapes(module)
             part_positions(module)
             widen_again(module)
+            gather_again(module)
         run_upstream(
             module, "linalg-fuse-elementwise-ops,canonicalize,cse,func.func(linalg-generalize-named-ops),canonicalize,cse"
         )

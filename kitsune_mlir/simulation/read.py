@@ -138,8 +138,10 @@ def _task(
 ) -> SimTask:
     tiles = math.prod(task.extents)
     every = Points.every(task.extents)
-    counted = count((op.operation for op in task.op.regions[0].blocks[0].operations), choice.engine, _weights(choice.engine))
     accesses = (*task.fetches, *task.accesses)
+    precise = any(access.kind != "read" and access.region.element == 4 for access in accesses)
+    body = (op.operation for op in task.op.regions[0].blocks[0].operations)
+    counted = count(body, choice.engine, _weights(choice.engine, precise))
     touches = [_touch(task, access, counted, tiles, access.region.buffer.argument in made) for access in accesses]
     if traits_of(choice.engine).windows and counted.layers == 1:
         touches = [_within_product(touch, counted, tiles) for touch in touches]
@@ -192,10 +194,11 @@ def _task(
     )
 
 
-def _weights(engine: str) -> dict[str, float]:
-    """Of scalar operations, in code of an engine."""
+def _weights(engine: str, precise: bool) -> dict[str, float]:
+    """Of scalar operations, in code of an engine; `precise`: results are f32, and sines those of libdevice, which branch."""
     own = rates.SIMULATED.get(engine, traits_of(engine).rates)
-    return {name: own.sine * n if name in ("math.sin", "math.cos") else n for name, n in rates.SIMULATED_WEIGHTS.items()}
+    sine = own.f32_sine if precise else own.sine
+    return {name: sine * n if name in ("math.sin", "math.cos") else n for name, n in rates.SIMULATED_WEIGHTS.items()}
 
 
 def _row_waits(task: Task, tiles: int, counters: Mapping[Semaphore | Ring, int]) -> list[SimWait]:
