@@ -19,6 +19,7 @@ from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.passes.reductions.associative import Reduction, reduction_of, splittable_loop
 from kitsune_mlir.passes.reductions.joined_factors import multiply_parts
+from kitsune_mlir.passes.reductions.one_pass_moments import moments_in_one_pass
 from kitsune_mlir.passes.reductions.operand_sums import mark_operand_sums
 from kitsune_mlir.passes.reductions.parts import Cut, in_parts
 from kitsune_mlir.passes.reductions.sibling_sums import join_siblings
@@ -55,7 +56,8 @@ class SplitReductions(Pass):
     rows or columns are those of a concatenation that nobody else needs whole (a weight's gradient, of what its layer read) is
     first of all one for each of the joined tensors. A sum of the operand that has a product's rows, over the product's terms
     (a bias' gradient beside its weight's), is marked: it is done in the same parts, and beside the product. On a GPU sums of
-    columns that walk the same loops of a large tensor, neither made of the other (a normalization's gradients), are one.
+    columns that walk the same loops of a large tensor, neither made of the other (a normalization's gradients), are one, and so
+    are the sum of 16-bit numbers and of their squared distances from the mean.
     Options: `target`; `parts`: as many for every reduction, or as near as divides it, instead of the choice by cost (1: none
     is split).
     """
@@ -72,7 +74,7 @@ class SplitReductions(Pass):
             every = [op for op in walk(module) if is_generic(op) and _at_top(op) and ATTENTION not in op.attributes]
             beside = mark_operand_sums(every) if target.is_gpu else []
             rest = [op for op in every if op not in beside]
-            for op in join_siblings(rest) if target.is_gpu else rest:
+            for op in join_siblings(moments_in_one_pass(rest)) if target.is_gpu else rest:
                 found = reduction_of(op)
                 if isinstance(found, Reduction):
                     mark = op.attributes[OPERAND_SUM] if OPERAND_SUM in op.attributes else None
@@ -112,7 +114,7 @@ class SplitReductions(Pass):
         if tiles * 2 > target.workers:
             return 1  # the machine is busy
         apart = math.prod(shape_of(op.results[0])) < -(-target.workers // 4)  # so few rows that form-stages joins nothing
-        if not is_product(op) and (apart or not is_read_back(op)):
+        if not is_product(op) and (apart or not is_read_back(op) or (adds_columns(op) and not is_summed_again(op))):
             remark(op, f"stays whole: its {tiles} tiles can be shared by blocks inside one stage")
             return 1
         found = estimate(op, extent, tiles, target)
@@ -182,7 +184,21 @@ def is_read_back(op: ir.Operation) -> bool:
 
     Such a stage has the reduction's tiles for everything in it, and its blocks cannot share them.
     """
-    points, pending, seen = math.prod(shape_of(op.results[0])), list(op.results), set()
+    return bool(_readers_of_more(op))
+
+
+def is_summed_again(op: ir.Operation) -> bool:
+    """Whether a reduction of columns is the first that walks more points than the results that it is made of have.
+
+    A map of rows is a stage of its own then (`stages.column_sums`), and blocks share the sum; a second sum of the same columns
+    would be in the stage of the first.
+    """
+    return any(is_generic(user) and "reduction" in iterator_kinds(user) for user in _readers_of_more(op))
+
+
+def _readers_of_more(op: ir.Operation) -> list[ir.Operation]:
+    """The ops that walk more points than an op has results, and read these, or what no such op makes of them."""
+    points, pending, seen, found = math.prod(shape_of(op.results[0])), list(op.results), set[int](), list[ir.Operation]()
     while pending:
         for use in pending.pop().uses:
             user = use.owner.operation
@@ -193,9 +209,10 @@ def is_read_back(op: ir.Operation) -> bool:
             seen.add(hash(user))
             access = access_of(user)
             if access is not None and math.prod(access.sizes) > points:
-                return True
-            pending += list(user.results)
-    return False
+                found.append(user)
+            else:
+                pending += list(user.results)
+    return found
 
 
 def estimate(op: ir.Operation, extent: int, tiles: int, target: Target) -> Estimate:

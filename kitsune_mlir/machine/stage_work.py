@@ -166,7 +166,7 @@ def work_of_stage(stage: ir.Operation, engine: str | None = None, tile: Sequence
             )
             for use in uses
         ]
-        part = max(parts, default=whole)
+        part = min(max(parts, default=whole), _of_slices(space.ops, value))
         read, distinct = read + part, distinct + min(whole, part * tiles)
     written = sum(tensor_bytes(v.type) for v in results_of(stage) if is_tensor(v)) * share
     along = {d.loops.get(_largest(space.ops)): t for d, t in zip(space.dims, grid.tile, strict=True)}
@@ -225,6 +225,14 @@ def _work_of_scatter(stage: ir.Operation, op: ir.Operation) -> Work:
         distinct_bytes=moved + tensor_bytes(indices.type),
         element_bytes=tensor_bytes(updates.type, [1]),
     )
+
+
+def _of_slices(ops: Sequence[ir.Operation], value: ir.Value) -> float:
+    """The bytes of a tensor's slices, where ops read nothing else of it."""
+    readers = [op for op in ops if value in list(op.operands)]
+    if not readers or any(op.name != "tensor.extract_slice" for op in readers) or any(value in captures(op) for op in ops):
+        return math.inf
+    return float(sum(tensor_bytes(op.results[0].type) for op in readers))
 
 
 def _only_extracted(ops: Sequence[ir.Operation], value: ir.Value) -> bool:

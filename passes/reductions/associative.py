@@ -116,7 +116,7 @@ def keeps_apart(producer: Sequence[ir.Operation], consumer: Sequence[ir.Operatio
         return "its parts are combined when all are there"
     ends = [op for op in producer if COMBINE in op.attributes]
     points = max((math.prod(shape_of(op.results[0])) for op in ends), default=0)
-    if ends and any(is_generic(op) and math.prod(_points(op)) > points for op in consumer):
+    if ends and any(is_generic(op) and _tiled_points(op) > points for op in consumer):
         return "what a reduction in parts gives is read by more tiles than it has"
     return None
 
@@ -127,6 +127,9 @@ def _combines(op: ir.Operation, producer: Sequence[ir.Operation]) -> bool:
     return any(is_generic(maker) and "reduction" in iterator_kinds(maker) for maker in makers)
 
 
-def _points(op: ir.Operation) -> tuple[int, ...]:
+def _tiled_points(op: ir.Operation) -> int:
+    """Points that an op walks; of one that combines parts, which a tile goes over, those of its results."""
     access = access_of(op)
-    return access.sizes if access is not None else ()
+    if COMBINE in op.attributes or access is None:
+        return math.prod(shape_of(op.results[0]))
+    return math.prod(access.sizes)

@@ -18,7 +18,7 @@ from kitsune_mlir.dialects.sizes import tensor_bytes
 
 from .associative import Reduction, generic, reduction_of
 
-__all__ = ["join_siblings"]
+__all__ = ["join_siblings", "sums_columns"]
 
 LEAST_BYTES = 1 << 20
 """Of the tensor that both read: smaller ones are read again from L2 in the time of a launch."""
@@ -40,7 +40,7 @@ def join_siblings(ops: Sequence[ir.Operation]) -> list[ir.Operation]:
         ops: of one block, in order.
     """
     left = list(ops)
-    candidates = [op for op in ops if _sums_columns(op)]
+    candidates = [op for op in ops if sums_columns(op)]
     while candidates:
         first = candidates.pop(0)
         for other in candidates:
@@ -57,7 +57,7 @@ def join_siblings(ops: Sequence[ir.Operation]) -> list[ir.Operation]:
     return left
 
 
-def _sums_columns(op: ir.Operation) -> bool:
+def sums_columns(op: ir.Operation) -> bool:
     """Whether an op is a long reduction of columns in all its results, by loops alone."""
     if not is_generic(op) or is_contraction(op) or {*op.attributes} - PLAIN:
         return False

@@ -69,11 +69,11 @@ func.func @alone(%x: tensor<65536x64xf32>) -> tensor<64xf32> {
   return %r : tensor<64xf32>
 }
 
-// The batch is divided by its maximum: one stage would have two tiles for both.
+// The batch is divided by its maximum: rows are stages of their own then, and blocks share the maximum's two tiles.
 // CHECK-LABEL: func.func @batch
 // CHECK: arith.constant 0xFF800000
-// CHECK: kitsune.partial
-// CHECK: kitsune.combine
+// CHECK-NOT: kitsune.partial
+// CHECK: return
 // 65536 has no divisor between 1 and 6 but powers of two.
 // THREE-LABEL: func.func @batch
 // THREE: output_shape [{{2|4}}, {{32768|16384}}, 64]
@@ -95,6 +95,31 @@ func.func @batch(%x: tensor<65536x64xf32>) -> tensor<65536x64xf32> {
     linalg.yield %s : f32
   } -> tensor<65536x64xf32>
   return %n : tensor<65536x64xf32>
+}
+
+// A second sum of the columns reads what the first one gives: one stage would have two tiles for both.
+// CHECK-LABEL: func.func @twice
+// CHECK: kitsune.partial
+// CHECK: kitsune.combine
+// CHECK: return
+func.func @twice(%x: tensor<65536x64xf32>) -> tensor<64xf32> {
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<64xf32>
+  %f = linalg.fill ins(%zero : f32) outs(%e : tensor<64xf32>) -> tensor<64xf32>
+  %r = linalg.generic {indexing_maps = [#rc, #c], iterator_types = ["reduction", "parallel"]}
+      ins(%x : tensor<65536x64xf32>) outs(%f : tensor<64xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %s = arith.addf %o, %a : f32
+    linalg.yield %s : f32
+  } -> tensor<64xf32>
+  %n = linalg.generic {indexing_maps = [#rc, #c, #c], iterator_types = ["reduction", "parallel"]}
+      ins(%x, %r : tensor<65536x64xf32>, tensor<64xf32>) outs(%f : tensor<64xf32>) {
+  ^bb0(%a: f32, %b: f32, %o: f32):
+    %m = arith.mulf %a, %b : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<64xf32>
+  return %n : tensor<64xf32>
 }
 
 // What is no sum of terms must not be split, even if asked: each term depends on the ones before.
