@@ -34,6 +34,7 @@ from kitsune_mlir.passes.normalization.scalar_parts import part_scalars
 from kitsune_mlir.passes.normalization.sliced_maps import slice_before_maps
 from kitsune_mlir.passes.normalization.sliced_repeats import slice_before_repeating
 from kitsune_mlir.passes.normalization.splat_factors import sum_beside_splats
+from kitsune_mlir.passes.normalization.strided_slices import part_steps
 from kitsune_mlir.passes.normalization.unit_moves import reshape_unit_moves
 from kitsune_mlir.passes.normalization.unread_columns import leave_out_columns
 from kitsune_mlir.passes.normalization.unread_edges import cut_unread_edges
@@ -315,6 +316,7 @@ class Normalize(Pass):
             reshape_unit_moves(module)
             slice_before_repeating(module)
             slice_before_maps(module)
+            part_steps(module)
             join_moved(module)
             sum_beside_splats(module)
             fold_movement(module)

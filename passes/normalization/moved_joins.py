@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import tensor
 
-from kitsune_mlir.dialects.access import affine_maps, reassociation, shape_of
+from kitsune_mlir.dialects.access import reassociation, shape_of
 from kitsune_mlir.dialects.products import body_of, defining_op, is_movement
 from kitsune_mlir.dialects.verify import walk
-from kitsune_mlir.passes.layouts.permute import reordered
+from kitsune_mlir.passes.layouts.permute import order_of, reordered
 
 __all__ = ["join_moved"]
 
@@ -23,23 +23,13 @@ __all__ = ["join_moved"]
 def join_moved(module: ir.Operation) -> None:
     """Join what was moved in the place of moving what was joined, where nobody else reads that."""
     for op in [op for op in walk(module) if is_movement(op) and not body_of(op)]:
-        order = _order(op)
+        order = order_of(op)
         view = defining_op(op.operands[0])
         join = defining_op(view.operands[0]) if view is not None and view.name == "tensor.expand_shape" else view
         if order is None or view is None or join is None or join.name != "tensor.concat":
             continue
         if all(len(list(one.results[0].uses)) == 1 for one in {view, join}):
             _join(op, order, view, join)
-
-
-def _order(op: ir.Operation) -> list[int] | None:
-    """The dimension of what a movement reads that each one of its result is; None if it does more, or moves nothing."""
-    given, made = affine_maps(op)
-    if not given.is_permutation or made != ir.AffineMap.get_identity(made.n_dims):
-        return None
-    loops = [ir.AffineDimExpr(expression).position for expression in given.results]
-    order = [loops.index(dim) for dim in range(len(loops))]
-    return order if order != sorted(order) else None
 
 
 def _join(op: ir.Operation, order: Sequence[int], view: ir.Operation, join: ir.Operation) -> None:

@@ -14,6 +14,7 @@ from kitsune_mlir.dialects.access import affine_maps, dropped_dims, is_tensor, i
 from kitsune_mlir.dialects.cloning import clone_with
 from kitsune_mlir.dialects.products import body_of, defining_op, is_generic, is_movement
 from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.passes.layouts.permute import order_of
 from kitsune_mlir.passes.reductions.associative import generic
 
 __all__ = ["slice_before_maps"]
@@ -30,15 +31,31 @@ def slice_before_maps(module: ir.Operation) -> None:
         pending = [one for one in pending if one not in slices]
         for one in slices:
             pending += _sliced(one, source)
-        source.erase()
+        if not list(source.results[0].uses):
+            source.erase()
+    for op in [op for op in walk(module) if is_movement(op) and not body_of(op)]:
+        _undone(op)
+
+
+def _undone(op: ir.Operation) -> None:
+    """Read what was there before it was moved away, where an op moves it back."""
+    before = defining_op(op.operands[0])
+    if before is None or not is_movement(before) or body_of(before):
+        return
+    away, back = order_of(before), order_of(op)
+    if away is not None and back is not None and [away[dim] for dim in back] == sorted(away):
+        op.results[0].replace_all_uses_with(before.operands[0])
 
 
 def _slices_of(source: ir.Operation) -> list[ir.Operation]:
     """The slice that alone reads what an op makes; of what is only moved (queries, keys and values that one product made, with
-    heads before rows) several that have no more elements than there are. Empty where others read it."""
+    heads before rows; every other pixel of an image) several that have no more elements than there are. Empty where others read
+    it, unless it is only moved: moving a part in place of the whole costs nothing."""
     users = [use.owner.operation for use in source.results[0].uses]
-    if any(user.name != "tensor.extract_slice" for user in users) or (len(users) > 1 and not is_movement(source)):
+    slices = [user for user in users if user.name == "tensor.extract_slice"]
+    if len(users) > 1 and not is_movement(source):
         return []
+    users = slices
     if sum(math.prod(shape_of(user.results[0])) for user in users) > math.prod(shape_of(source.results[0])):
         return []
     return users
@@ -62,7 +79,7 @@ def _is_map(op: ir.Operation) -> bool:
 
 
 def _sliced(op: ir.Operation, source: ir.Operation) -> list[ir.Operation]:
-    """Do `source` on slices; those that were made."""
+    """Do `source` on slices; those that were made, and those that read what it makes now."""
     starts, sizes, steps = (static_ints(op, f"static_{name}") for name in ("offsets", "sizes", "strides"))
     kept = [dim for dim in range(len(sizes)) if dim not in dropped_dims(op)]
     made: list[ir.Operation] = []
@@ -92,4 +109,5 @@ def _sliced(op: ir.Operation, source: ir.Operation) -> list[ir.Operation]:
             clone_with(inner.operation, known)
     op.results[0].replace_all_uses_with(new.results[0])
     op.erase()
-    return made
+    readers = (use.owner.operation for use in new.results[0].uses)
+    return made + [one for one in readers if one.name == "tensor.extract_slice"]
