@@ -7,6 +7,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.attribute_table import MUTATES
+from kitsune_mlir.dialects.iteration import root_of
 from kitsune_mlir.dialects.products import is_contraction
 from kitsune_mlir.dialects.unchanged import constant
 
@@ -30,13 +31,13 @@ def updates_apart(maker: Sequence[ir.Operation], reader: Sequence[ir.Operation])
     if function is None or "res_attrs" not in function.attributes:
         return None
     changed = _changed(function.attributes["res_attrs"])
-    read = {ir.BlockArgument(v).arg_number for op in reader for v in op.operands if _is_whole_argument(v, points)}
+    roots = [root_of(v) for op in reader for v in op.operands if isinstance(v.type, ir.RankedTensorType)]
+    read = {ir.BlockArgument(v).arg_number for v in roots if _is_whole_argument(v, points)}
     return "an update of so large a weight is a stage of its own" if read & changed else None
 
 
 def _is_whole_argument(value: ir.Value, points: int) -> bool:
-    tensor = isinstance(value.type, ir.RankedTensorType)
-    return tensor and isinstance(value.owner, ir.Block) and math.prod(shape_of(value)) == points
+    return isinstance(value.owner, ir.Block) and math.prod(shape_of(value)) == points
 
 
 @constant
