@@ -135,7 +135,8 @@ class Graph:
 
     def _precision(self) -> Precision:
         """What the types in memory and the operations between allow."""
-        numbers = [load for load in self.task.loads if str(load.buffer.element) == "f32" and math.prod(load.buffer.shape) == 1]
+        single = [load for load in self.task.loads if math.prod(load.buffer.shape) == 1]
+        numbers = [load for load in single if str(load.buffer.element) in ("f32", "f64")]
         loads = [load for load in self.task.loads if load not in numbers]
         memory = [window.buffer.element for window in (*loads, *self.task.stores)]
         memory += [ir.RankedTensorType(op.operands[0].type).element_type for op in self.scatters]
