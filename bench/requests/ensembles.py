@@ -4,7 +4,8 @@
 
 "unlike": models of different kinds (`KINDS`); "alike": the first kind, each with weights of its own. Their sizes are such that
 one fills a small part of a GPU for about 0.1 ms; how long each takes alone is recorded. "one program" is all of them compiled
-together, "window" a program each, appended to a window, "batch" (alike ones) `Program.batch`. Peers: "one after the other",
+together, "window" a program each, appended to a window, "programs, streams" a program each, on eight streams, "batch" (alike
+ones) `Program.batch`. Peers: "one after the other",
 "streams" (eight), "compile" of all, and "vmap" (alike ones) through torch.compile; on a GPU all from graphs, but for "window",
 whose host's part is in its time. `times one` is a way's time by that of the longest model alone through torch.compile (on a GPU
 in a graph; on the host eager). Results are compared with float64. f32 on the host, bf16 on a GPU.
@@ -147,12 +148,21 @@ def ways(
         window.flush()
         return [entry.output for entry in entries]
 
+    def compiled_each() -> list[Any]:
+        if not programs:
+            first = kitsune_mlir.compile(models[0], (x,))
+            for model in models:
+                weights = dict(model.named_parameters())
+                programs.append(first.with_weights(weights) if alike else kitsune_mlir.compile(model, (x,)))
+        return programs
+
     def windowed() -> Callable[[], Any]:
-        first = kitsune_mlir.compile(models[0], (x,))
-        for model in models:
-            weights = dict(model.named_parameters())
-            programs.append(first.with_weights(weights) if alike else kitsune_mlir.compile(model, (x,)))
+        compiled_each()
         return appended
+
+    def beside() -> Callable[[], Any]:
+        own = compiled_each()
+        return lambda: on_streams([lambda program=program: program(x) for program in own])
 
     def one_program() -> Callable[[], Any]:
         program = kitsune_mlir.compile(together, (x,))
@@ -181,6 +191,7 @@ def ways(
     if alike:
         makers |= {"batch": batch, "vmap": vmapped}
     if cuda:
+        makers["programs, streams"] = beside
         makers["streams"] = lambda: lambda: on_streams([lambda model=model: model(x) for model in models])
         makers["compile"] = compiled
     made: dict[str, Callable[[], Any]] = {}
