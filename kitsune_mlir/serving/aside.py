@@ -84,7 +84,7 @@ class Aside:
     @property
     def waiting(self) -> int:
         """How many requests wait, those among them that were cancelled a moment ago."""
-        return len(self.arrived) + sum([len(family.pending()) for family in self.families])
+        return len(self.arrived) + sum([len(family.pending()) for family in self.families]) if self.families else 0
 
     def turn(self, closing: bool = False) -> float | None:
         """Answer what is over, and begin what may be begun.

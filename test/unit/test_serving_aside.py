@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 import time
 import types
@@ -21,6 +22,7 @@ from kitsune_mlir.serving.aside import slow
 from kitsune_mlir.serving.cost import CostModel
 from kitsune_mlir.serving.engine import Engine
 from kitsune_mlir.serving.family import Family
+from test.oracles import request_streams
 from test.oracles.timed_engine import Device, Found, Models, answered
 
 BESIDE = 50
@@ -105,8 +107,7 @@ def marks(monkeypatch: pytest.MonkeyPatch) -> Marks:
     made, real = Marks(), Family.beside
 
     def beside(self: Family, *call: Any) -> Any:
-        launched = real(self, *call)
-        return type(launched)(launched.outputs, launched.right, None, made.add())
+        return dataclasses.replace(real(self, *call), mark=made.add())
 
     monkeypatch.setattr(Family, "beside", beside)
     monkeypatch.setattr(Family, "handed_over", lambda self, outputs: None)
@@ -193,3 +194,29 @@ def test_which_are_slow(programs: dict[str, Program], monkeypatch: pytest.Monkey
     assert not slow(families)
     families[0].cost = CostModel([], [])
     assert not slow(families)
+
+
+def test_soak_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that cancel, hurry and err, where two families run beside the others, a launch for up to 2 ms."""
+    draw, real = random.Random(random.randrange(1 << 30)), Family.beside
+    used = set[str]()
+
+    def beside(self: Family, models: Any, *rest: Any) -> Any:
+        launched: Any = real(self, models, *rest)
+        end = time.monotonic() + 2e-3 * draw.random()
+        used.update(models)
+
+        class Later:
+            passed = property(lambda _: time.monotonic() > end)
+
+            def wait(self) -> None:
+                pass
+
+        return dataclasses.replace(launched, mark=Later())
+
+    monkeypatch.setattr(Family, "beside", beside)
+    monkeypatch.setattr(Family, "handed_over", lambda self, outputs: None)
+    monkeypatch.setattr(engines, "slow", lambda families: [one for one in families[1:] if not one.exclusive][:2])
+    found = request_streams.soak(*request_streams.models("cpu"), 3000, seed=draw.randrange(1 << 30), limit=8, capacity=200)
+    assert not found["problems"] and used
+    assert found["right"] > 500 and found["faulty"] > 20 and found["left"] and found["cancelled"]
