@@ -16,6 +16,7 @@ MEANING = {
     "graphs": "graphs of Dynamo",
     "cubins": "assembled kernels",
     "choices": "ours or PyTorch",
+    "sources": "digests of ours",
     "tuning": "measured stages",
 }
 

@@ -10,13 +10,12 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
-import importlib.util
 from collections.abc import Mapping, Sequence, Set
-from pathlib import Path
 from typing import Any
 
 from torch.utils import _pytree as pytree
 
+from kitsune_mlir.cache.sources import sources
 from kitsune_mlir.cache.store import Store
 from kitsune_mlir.codegen.gpu.backend.cubin_cache import assembler_version
 from kitsune_mlir.errors import KitsuneError
@@ -40,7 +39,6 @@ NOTES = "kept"
 """What of a stored summary is for this module."""
 
 PACKAGES = ("torch", "torch-mlir", "llvmlite", "nvidia-nvvm", "scipy", "numpy")
-FOLDERS = ("kitsune_mlir", "kitsune_mlir.dialects", "kitsune_mlir.passes")
 
 NOT_IN_KEY = {"threads", "on_remark", "on_phase", "reproducer_dir", "tune_seconds", "cache", "cache_dir"}
 """Options that do not change the code."""
@@ -106,7 +104,7 @@ class ProgramCache:
         chosen = {f.name: getattr(options, f.name) for f in dataclasses.fields(options) if f.name not in NOT_IN_KEY}
         chosen |= self._settled | {"passes": dict(options.passes)}
         code = assembler_version() if self._machine.is_gpu else host_cpu()
-        parts = [repr(self._machine), repr(sorted(chosen.items())), repr(code), versions(), source.text]
+        parts = [repr(self._machine), repr(sorted(chosen.items())), repr(code), versions(self._store), source.text]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def find(self, key: str, source: Source) -> Kept | None:
@@ -188,16 +186,14 @@ def _dumped(spec: Any) -> str:
         return ""
 
 
+def versions(store: Store | None = None) -> str:
+    """Of all that takes part in making a program; of this project the sources themselves, which `store` may know."""
+    return "\n".join([*_packages(), sources(store)])
+
+
 @functools.cache
-def versions() -> str:
-    """Of all that takes part in making a program; of this project the sources themselves."""
-    found = [f"{name} {_version(name)}" for name in PACKAGES]
-    for folder in FOLDERS:
-        spec = importlib.util.find_spec(folder)
-        for root in (spec.submodule_search_locations or ()) if spec is not None else ():
-            for path in sorted(Path(root).rglob("*.py")):
-                found.append(f"{folder} {path.relative_to(root)} {hashlib.sha256(path.read_bytes()).hexdigest()}")
-    return "\n".join(found)
+def _packages() -> list[str]:
+    return [f"{name} {_version(name)}" for name in PACKAGES]
 
 
 def _version(name: str) -> str:

@@ -4,6 +4,7 @@
     FOLDER/graphs/KEY       which of them a graph of Dynamo's becomes (`dynamo/kept_graphs.py`)
     FOLDER/cubins/KEY      assembled kernels (`codegen/gpu/backend/cubin_cache.py`)
     FOLDER/choices/KEY     what was faster, ours or PyTorch (`dynamo/decisions.py`)
+    FOLDER/sources/KEY     what this project's files hold, by what the disk says of them (`cache/sources.py`)
     FOLDER/tuning/...      measurements of stages (`tuning/cache.py`): small, and dear; they do not count and stay
 
 A file is written beside its place and moved there, so processes do not disturb each other: one of two whole files stays. Where
@@ -29,8 +30,8 @@ from .replacing import replacing
 
 __all__ = ["KINDS", "Entry", "Store", "cache_folder", "listeners", "store_of"]
 
-KINDS = ("programs", "graphs", "cubins", "choices", "tuning")
-EVICTED = ("programs", "graphs", "cubins", "choices")
+KINDS = ("programs", "graphs", "cubins", "choices", "sources", "tuning")
+EVICTED = ("programs", "graphs", "cubins", "choices", "sources")
 MEGABYTES = 4096
 KEPT = 0.9
 """What stays of the most that there may be, where files go: so that not every write has to look for some."""

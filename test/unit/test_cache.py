@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 import kitsune_mlir
 from kitsune_mlir import pipeline
+from kitsune_mlir.cache import sources
 from kitsune_mlir.cache.store import STALE_SECONDS, Store, cache_folder, store_of
 from kitsune_mlir.codegen.gpu.backend import assembling
 from kitsune_mlir.errors import ArgumentError, AssemblyTimeout, CompileError, PerformanceWarning
@@ -344,6 +346,7 @@ def test_a_failed_write_leaves_the_file_as_it_was(tmp_path):
 WRITER = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from kitsune_mlir.cache.store import Store
 store = Store(sys.argv[1], limit=20_000)
 for number in range(200):
@@ -370,3 +373,30 @@ def test_settings(tmp_path, monkeypatch):
     monkeypatch.setenv("KITSUNE_CACHE_MB", "two")
     with pytest.raises(ArgumentError, match="KITSUNE_CACHE_MB"):
         Store()
+
+
+def test_sources_are_read_once_until_one_changes(tmp_path, monkeypatch):
+    folder, store = tmp_path / "project", Store(tmp_path / "cache")
+    (folder / "inner").mkdir(parents=True)
+    (folder / "a.py").write_text("1")
+    (folder / "inner" / "b.py").write_text("2")
+    monkeypatch.setattr(sources, "FOLDERS", ("project",))
+    monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[folder]))
+    own, read = sources._read, []
+    monkeypatch.setattr(sources, "_read", lambda files: read.append(len(files)) or own(files))
+
+    def digest(store: Store | None) -> str:
+        monkeypatch.setattr(sources, "_found", [])
+        return sources.sources(store)
+
+    first = digest(store)
+    assert len(first) == 64 and digest(store) == first and read == [2]
+    assert digest(None) == first and read == [2, 2]
+    (file,) = (tmp_path / "cache" / "sources").iterdir()
+    file.write_text("damaged")
+    assert digest(store) == first and len(read) == 3
+    (folder / "inner" / "b.py").write_text("3")  # as long as before
+    changed = digest(store)
+    assert changed != first and len(read) == 4
+    (folder / "inner" / "b.py").rename(folder / "b.py")
+    assert digest(store) not in (first, changed)
