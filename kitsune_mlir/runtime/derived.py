@@ -7,6 +7,7 @@ An argument is a plain value, a list, a weight by name, the result of a step bef
 
 from __future__ import annotations
 
+import collections
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -60,7 +61,7 @@ def evaluate(recipe: str, weights: Mapping[str, Any], device: Any) -> Any:
     Raises:
         ArgumentError: a weight that chooses rows of another names one that there is not.
     """
-    *_, last = _steps(recipe, weights, device)
+    (last,) = collections.deque(_steps(recipe, weights, device), maxlen=1)
     return last
 
 
@@ -68,29 +69,39 @@ def _steps(recipe: str, weights: Mapping[str, Any], device: Any) -> Iterator[Any
     """What each step gives."""
     import torch
 
-    found: list[Any] = []
-
-    def value(part: Any) -> Any:
-        if isinstance(part, list):
-            return [value(one) for one in part]
-        if not isinstance(part, dict):
-            return part
-        ((kind, what),) = part.items()
-        if kind == "weight":
-            return weights[what].detach().to(device)
-        return found[what] if kind == "step" else torch_dtype(what)
-
-    for name, args, kwargs in json.loads(recipe):
+    steps: list[list[Any]] = json.loads(recipe)
+    found: dict[int, Any] = {}
+    # What no later step reads is given back: f64 copies of all weights would be several times the weights' memory.
+    read_last = {what: number for number, step in enumerate(steps) for kind, what in _references(step[1:]) if kind == "step"}
+    for number, (name, args, kwargs) in enumerate(steps):
         if name in FACTORIES:
             kwargs = {**kwargs, "device": device}
         namespace, operator, overload = (_RESHAPES[name] if name in _RESHAPES else name).split(".")
         function = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
-        operands = value(args)
+        operands = _value(args, found, weights, device)
         if name == "aten.index_select.default":
             _check_indices(*operands)
         with torch.no_grad():
-            found.append(function(*operands, **{key: value(part) for key, part in kwargs.items()}))
-        yield found[-1]
+            made = function(*operands, **{key: _value(part, found, weights, device) for key, part in kwargs.items()})
+        del operands
+        if number in read_last:
+            found[number] = made
+        for step in [step for step in found if read_last[step] == number]:
+            del found[step]
+        yield made
+
+
+def _value(part: Any, found: Mapping[int, Any], weights: Mapping[str, Any], device: Any) -> Any:
+    """An argument of a step. (No closure of `_steps`: one that calls itself would hold what was found until the next collection
+    of circles.)"""
+    if isinstance(part, list):
+        return [_value(one, found, weights, device) for one in part]
+    if not isinstance(part, dict):
+        return part
+    ((kind, what),) = part.items()
+    if kind == "weight":
+        return weights[what].detach().to(device)
+    return found[what] if kind == "step" else torch_dtype(what)
 
 
 def _check_indices(source: Any, dim: int, index: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import math
 import random
@@ -285,3 +286,24 @@ def test_copies_of_inference_tensors_are_made_at_every_call():
     counted.add_(1)
     copies.refresh()
     assert made.count("counted") == 1
+
+
+def test_what_a_recipe_makes_on_the_way_is_given_back_at_once():
+    """No circle of references holds it until a collection: folded norms of a network would be several times its weights."""
+    steps = [["aten.mul.Tensor", [{"weight": "w"}, 2.0], {}]]
+    steps += [["aten.add.Tensor", [{"step": n}, {"step": 0}], {}] for n in range(3)]
+    weights, seen = {"w": torch.ones(1023)}, []
+    gc.collect()
+    gc.disable()
+    try:
+        before = _tensors_of(1023)
+        made = evaluate(json.dumps(steps), weights, "cpu")
+        seen.append(_tensors_of(1023) - before)
+    finally:
+        gc.enable()
+    assert seen == [1]
+    assert made.eq(8).all()
+
+
+def _tensors_of(size: int) -> int:
+    return sum(type(one) is torch.Tensor and one.shape == (size,) for one in gc.get_objects())
