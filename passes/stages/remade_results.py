@@ -65,7 +65,7 @@ def _remake(grouping: Grouping, g: int) -> None:
         return
     inside = {hash(op) for op in group}
     stored = set(grouping.outputs(group))
-    others = [value for value in stored if not any(map(is_contraction, _users(value, inside)))]
+    others = [value for value in stored if not any(map(_takes_from_memory, _users(value, inside)))]
     found = {value: recipe for value in others if (recipe := _recipe(grouping, value, inside)) is not None}
     if any(map(is_contraction, group)):
         _add_halves(grouping, stored, inside, found)
@@ -93,6 +93,11 @@ def _readers(grouping: Grouping, value: ir.Value, g: int) -> set[int]:
 def _users(value: ir.Value, inside: set[int]) -> list[ir.Operation]:
     """The ops of other groups that read a value. Products take operands from memory (those of f32 from nowhere else)."""
     return [use.owner.operation for use in value.uses if hash(use.owner.operation) not in inside]
+
+
+def _takes_from_memory(user: ir.Operation) -> bool:
+    """Whether an operation wants what it reads in memory: products their operands, scatters and sorts what they work on."""
+    return is_contraction(user) or not (is_generic(user) or is_free(user))
 
 
 def _add_halves(grouping: Grouping, stored: set[ir.Value], inside: set[int], found: dict[ir.Value, Recipe]) -> None:

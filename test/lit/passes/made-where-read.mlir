@@ -143,3 +143,30 @@ func.func @of_a_slice(%x: tensor<64x24xf32>) -> tensor<64x3x4xf32> {
   } -> tensor<64x3x4xf32>
   return %b : tensor<64x3x4xf32>
 }
+
+// -----
+
+// A scatter begins with what lies in memory: a map that makes it stays a stage of its own.
+// CHECK-LABEL: func.func @begun
+// CHECK: sym_name = "map_0"
+// CHECK: "kitsune.stage"
+// CHECK-NOT: linalg.generic
+// CHECK: tm_tensor.scatter
+// CHECK: sym_name = "scatter_1"
+func.func @begun(%x: tensor<4000x64xbf16>, %i: tensor<9000x1xi64>, %u: tensor<9000x1x64xf32>) -> tensor<4000x64xf32> {
+  %two = arith.constant 2.0 : f32
+  %e = tensor.empty() : tensor<4000x64xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(d0, d1) -> (d0, d1)>, affine_map<(d0, d1) -> (d0, d1)>], iterator_types = ["parallel", "parallel"]}
+      ins(%x : tensor<4000x64xbf16>) outs(%e : tensor<4000x64xf32>) {
+  ^bb0(%a: bf16, %o: f32):
+    %w = arith.extf %a : bf16 to f32
+    %m = arith.mulf %w, %two : f32
+    linalg.yield %m : f32
+  } -> tensor<4000x64xf32>
+  %s = tm_tensor.scatter {dimension_map = array<i64: 0>} unique_indices(false) ins(%u, %i : tensor<9000x1x64xf32>, tensor<9000x1xi64>) outs(%y : tensor<4000x64xf32>) {
+  ^bb0(%new: f32, %old: f32):
+    %m = arith.maximumf %old, %new : f32
+    tm_tensor.yield %m : f32
+  } -> tensor<4000x64xf32>
+  return %s : tensor<4000x64xf32>
+}
