@@ -14,7 +14,7 @@ from kitsune_mlir.runtime.results import ALIGNMENT
 from kitsune_mlir.runtime.table_code import MAP_WORDS
 from kitsune_mlir.runtime.word_function import WORD, WordFunction
 
-__all__ = ["CAPTURED", "DONE", "FAILED", "FIELDS", "MISFIT", "MOVED", "NO_POINTER", "UNKNOWN_MAP", "call_module"]
+__all__ = ["CAPTURED", "DONE", "FAILED", "FIELDS", "MISFIT", "MOVED", "NO_POINTER", "call_module"]
 
 FIELDS = (
     "none",  # Python's None, True and 0
@@ -36,7 +36,7 @@ FIELDS = (
     "place_firsts",  # array: of each pointer, its first of `places`; those of the last one end at one more
     "places",  # array: addresses of words that hold it
     "map_firsts",  # array: as of `places`
-    "maps",  # array: a dict, a map in bytes by the pointer, and the address where its words are
+    "maps",  # array: what gives a map in bytes by the pointer, and the address where its words are
     "launches",  # how many
     "launch_words",  # array: configuration, function and arguments of each
     "launch",  # addresses of the driver's functions
@@ -44,14 +44,14 @@ FIELDS = (
     "stream",
     "flag",  # address of what the driver writes to
     "status",  # what became of the call
-    "which",  # of the maps, pointers or launches it became of
-    "code",  # that the driver gave, or the pointer that has no map
+    "which",  # of the launches it became of
+    "code",  # that the driver gave
     *MEMORY_FIELDS,
 )
 
-DONE, MISFIT, UNKNOWN_MAP, MOVED, CAPTURED, FAILED = range(6)
-"""What is written to `status`: all is launched; the arguments do not fit; a dict lacks a pointer's map; the arena lies
-elsewhere; the stream is being captured; the driver did not launch kernel `which`. Nothing else is an error."""
+DONE, MISFIT, MOVED, CAPTURED, FAILED = range(5)
+"""What is written to `status`: all is launched; the arguments do not fit; the arena lies elsewhere; the stream is being
+captured; the driver did not launch kernel `which`. Nothing else is an error."""
 
 NO_POINTER = -1
 """In the place of a pointer in `last`."""
@@ -177,7 +177,7 @@ class _Call:
         return address
 
     def _set(self, number: ir.Value, address: ir.Value, results: ir.Value | int) -> None:
-        """Write a pointer where kernels have it, if it is another one. Returns if a map of it is not known."""
+        """Write a pointer where kernels have it, if it is another one. Returns if a map of it cannot be encoded."""
         to, python, build = self._to, self._python, self._to.build
         following = build.add(number, to.word(1))
         with build.if_then(to.compare("!=", address, to.at("last", number))):
@@ -187,15 +187,13 @@ class _Call:
                 pair = build.mul(one, to.word(2))
                 pointer = python.call(to, "PyLong_FromUnsignedLongLong", address)
                 self._leave(to.compare("==", pointer, 0), MISFIT, results)
-                found = python.call(to, "PyDict_GetItem", to.at("maps", pair), pointer)
+                found = python.call(to, "PyObject_GetItem", to.at("maps", pair), pointer)  # which encodes one that is not known
                 python.call(to, "Py_DecRef", pointer)
-                with build.if_then(to.compare("==", found, 0), likely=False):
-                    to.set_field("which", one)
-                    to.set_field("code", address)
-                    self._give(UNKNOWN_MAP, results)
+                self._leave(to.compare("==", found, 0), MISFIT, results)
                 source, target = python.call(to, "PyBytes_AsString", found), to.at("maps", build.add(pair, to.word(1)))
                 with to.for_(0, to.word(MAP_WORDS)) as word:
                     to.set(to.element(target, word), to.get(to.element(source, word)))
+                python.call(to, "Py_DecRef", found)
             with to.for_(to.at("place_firsts", number), to.at("place_firsts", following)) as one:
                 to.set(to.element(to.at("places", one), to.word(0)), address)
             to.put("last", number, address)

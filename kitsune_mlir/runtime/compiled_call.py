@@ -9,7 +9,7 @@ from typing import Any
 
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.runtime.arenas import Arena
-from kitsune_mlir.runtime.call_code import CAPTURED, FAILED, FIELDS, MOVED, NO_POINTER, UNKNOWN_MAP, call_module
+from kitsune_mlir.runtime.call_code import CAPTURED, FAILED, FIELDS, MOVED, NO_POINTER, call_module
 from kitsune_mlir.runtime.call_memory import Memory
 from kitsune_mlir.runtime.copy_kernel import Copies
 from kitsune_mlir.runtime.driver import driver
@@ -59,7 +59,7 @@ class CompiledCall:
 
     Attributes:
         call: of a tuple of tensors, the list of results, None in the place of those that lie where tensors do; None where the
-            call could not be made: see `again`, then `may_fit`.
+            call could not be made: see `may_fit`.
     """
 
     def __init__(
@@ -99,12 +99,11 @@ class CompiledCall:
             if number < tensors and spans:
                 places[-1].append(ctypes.addressof(pointers) + 8 * (first + number))
             maps.append([one for frame in frames for one in frame.maps(own)])
-        self._maps = [[known for known, _ in each] for each in maps for _ in each]  # of each map, all of its pointer
         launches = [*([copies.launch] if copies is not None else []), *(frame.launch for frame in frames)]
         sizes = [tuple(one) for one in made]
         wanted = [() if one is None else (tuple(one[0]), tuple(one[1])) for one in cuts or [None] * len(made)]
         driver_calls, flag = library(), ctypes.c_uint64()
-        self._kept = (frames, arena, check, copies, sizes, wanted, empty, cut, driver_calls, flag, compiled, held)
+        self._kept = (maps, frames, arena, check, copies, sizes, wanted, empty, cut, driver_calls, flag, compiled, held)
         self._arrays: list[Any] = [pointers]
         acquire, release = arena.lock.acquire, arena.lock.release
         self._methods = acquire, release
@@ -139,17 +138,6 @@ class CompiledCall:
         given = [*words]
         self._arrays.append((ctypes.c_uint64 * (len(given) + 1))(*given))
         return ctypes.addressof(self._arrays[-1])
-
-    def again(self, args: tuple[Any, ...]) -> list[Any] | None:
-        """After a call that could not be made: its results, where it lacked maps, which are made; else None."""
-        for _ in self._maps:
-            if self._fields[_STATUS] != UNKNOWN_MAP:
-                break
-            for known in self._maps[self._fields[_WHICH]]:
-                known[self._fields[_CODE]]  # is made, and known from now on
-            if (results := self.call(args)) is not None:
-                return results
-        return None
 
     def may_fit(self) -> bool:
         """After a call that could not be made: whether later ones are to be tried.

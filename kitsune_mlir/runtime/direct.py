@@ -117,8 +117,6 @@ class DirectCall:
         ready = self._ready.get(stream)
         if ready is not None and self._current() == self._index:  # type: ignore[misc]
             results = ready.call(args)  # type: ignore[arg-type]
-            if results is None:
-                results = ready.again(args)  # type: ignore[arg-type]
             if results is not None:
                 if self._places and self.counts:
                     changed(self._in_place(args))

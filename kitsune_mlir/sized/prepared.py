@@ -75,10 +75,7 @@ class PreparedCall:
         if self._has_copies:
             program.copies.refresh()
         if self._ready is not None:
-            given = tuple(self._take(args))
-            results = self._ready.call(given)
-            if results is None:
-                results = self._ready.again(given)
+            results = self._ready.call(tuple(self._take(args)))
             if results is not None:
                 return results
             if not self._ready.may_fit():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -54,17 +55,23 @@ class Places:
         state_from, groups_from = len(self._held), len(self._held) + len(self._state)
         wanted = range(len(self)) if numbers is None else numbers
         held = [place for n, place in enumerate(self._held) if n in wanted]
-        state: dict[Tensor, list[Any]] = {}  # by parameter: to find it takes as long as two of its entries
+        state: dict[Tensor, list[Any]] = {}  # keys by parameter
         for p, key in [place for n, place in enumerate(self._state, state_from) if n in wanted]:
             state.setdefault(p, []).append(key)
         groups = [place for n, place in enumerate(self._groups, groups_from) if n in wanted]
 
+        order, several = list(map(id, state)), all(len(keys) > 1 for keys in state.values())
+        take_each = [itemgetter(*keys) for keys in state.values()]
+
         def taken() -> list[Tensor]:
             found, states = [entries[key] for entries, key in held], self._optimizer.state
-            for p, keys in state.items():
-                entries = states[p]
-                for key in keys:
-                    found.append(entries[key])
+            if several and list(map(id, states)) == order:  # without asking for each parameter's hash
+                for entries, take in zip(states.values(), take_each, strict=True):
+                    found += take(entries)
+            else:
+                for p, keys in state.items():
+                    entries = states[p]
+                    found += [entries[key] for key in keys]
             return found + [self._optimizer.param_groups[n][key] for n, key in groups]
 
         return taken

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -27,6 +28,24 @@ PATIENCE = 4
 """Times that a step asks a tensor something in vain, before PyTorch does all of its kind."""
 MOST = 8
 """Programs of one step, for different sizes, modes and numbers of an optimizer; what comes after them runs in parts."""
+
+
+_FACTS = attrgetter("dtype", "device", "requires_grad", "grad", "_backward_hooks")
+
+
+class _Facts:
+    """Many things that a graph is made for, as a part of a key whose hash is known."""
+
+    __slots__ = ("_hash", "_known")
+
+    def __init__(self, known: tuple[Any, ...]):
+        self._known, self._hash = known, hash(known)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Facts) and self._known == other._known
 
 
 def train_step(
@@ -102,6 +121,7 @@ class TrainStep:
         given: dict[str, Any] = {"backend": "kitsune", "mode": mode, "options": options}
         self._compile = functools.partial(torch.compile, **given)
         self._parts: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+        self._last: dict[bool, tuple[list[Any], _Facts]] = {}
 
     def __call__(self, inputs: Any, *targets: Any, update: bool = True) -> Any:
         """One step.
@@ -162,18 +182,32 @@ class TrainStep:
             (v.shape, v.stride(), v.dtype, v.device, v.requires_grad, first[id(v)]) if isinstance(v, Tensor) else (type(v), v)
             for v in batch
         ]
-        groups, state = self.optimizer.param_groups, self.optimizer.state
-        parameters = [p for group in groups for p in group["params"]]
         return (
             *seen, spec, update,
             tuple([m.training for m in self._modules]),
-            tuple([(id(p), p.dtype, p.device, p.requires_grad, p.grad is None) for p in parameters]),
-            tuple([len(p._backward_hooks or ()) for p in parameters]),
-            tuple([len(state.get(p, ())) for p in parameters]) if update else (),
+            self._of_parameters(update),
             str(group_constants(self.optimizer)) if update else "",
             scaling_constants(self.scaler),
             *[(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")],
         )  # fmt: skip
+
+    def _of_parameters(self, update: bool) -> _Facts:
+        """What a graph is made for of parameters and their state. It is the same object as in the last call where nothing has
+        changed, which is found out without a line of Python for each of them."""
+        state = self.optimizer.state
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        now = [list(map(id, parameters)), list(map(_FACTS, parameters)), list(map(id, state)), list(map(len, state.values()))]
+        before, facts = self._last.get(update, (None, None))
+        if facts is not None and now == before:
+            return facts
+        facts = _Facts((
+            tuple([(id(p), p.dtype, p.device, p.requires_grad, p.grad is None) for p in parameters]),
+            tuple([len(p._backward_hooks or ()) for p in parameters]),
+            tuple([len(state.get(p, ())) for p in parameters]) if update else (),
+        ))  # fmt: skip
+        if all(grad is None and hooks is None for *_, grad, hooks in now[1]):  # else they may change and be the same objects
+            self._last[update] = now, facts
+        return facts
 
     def _count(self) -> int:
         return sum(map(len, self._steps.values()))
