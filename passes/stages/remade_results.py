@@ -75,7 +75,7 @@ def _remake(grouping: Grouping, g: int) -> None:
     readers = sorted({r for value in found for r in _readers(grouping, value, g)})
     grouping.adopt({r: _cloned(grouping, r, found) for r in readers})
     remark(group[-1], f"{len(found)} of its results are made again where they are read")
-    if stored == {*found}:
+    if stored == {*found} and not any(_inside(leaf, inside) for recipe in found.values() for leaf in recipe.leaves):
         grouping.drop(g)
     else:
         grouping.forget(g)
