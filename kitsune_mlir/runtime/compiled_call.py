@@ -88,6 +88,11 @@ class CompiledCall:
                 frame.set(number, pointer)
         first, spans = len(constants), len(memory.spans)
         pointers = (ctypes.c_uint64 * (spans + 1))(*constants[:spans])
+        all_of = first + len(made) + (tensors if copies is None else 0)
+        read: list[list[KernelFrame]] = [[] for _ in range(all_of)]  # by pointer, the kernels that read it: few of many
+        for frame in frames:
+            for number in frame.read(all_of):
+                read[number].append(frame)
         places, maps = [], []
         for number in range(tensors + len(made)):
             if number < tensors and copies is not None:
@@ -95,10 +100,10 @@ class CompiledCall:
                 maps.append([])
                 continue
             own = first + number - (tensors if copies is not None else 0)
-            places.append([place for frame in frames for place in frame.places(own)])
+            places.append([frame.place(own) for frame in read[own]])
             if number < tensors and spans:
                 places[-1].append(ctypes.addressof(pointers) + 8 * (first + number))
-            maps.append([one for frame in frames for one in frame.maps(own)])
+            maps.append([one for frame in read[own] for one in frame.maps(own)])
         launches = [*([copies.launch] if copies is not None else []), *(frame.launch for frame in frames)]
         sizes = [tuple(one) for one in made]
         wanted = [() if one is None else (tuple(one[0]), tuple(one[1])) for one in cuts or [None] * len(made)]

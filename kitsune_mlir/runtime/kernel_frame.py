@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kitsune_mlir.runtime.manifest import Parameter
@@ -40,7 +40,7 @@ class KernelFrame:
         encoded: Sequence[int] | int,
     ):
         self._state, self._mapped = state, mapped
-        self._used = None if isinstance(encoded, int) else frozenset(slots)
+        self._used = None if isinstance(encoded, int) else frozenset((*slots, *mapped))
         self.arena, self.bound = state.arena, state.bound
         self._known = {n: EncodedMaps(maps[n].map or {}, maps[n].offset) for numbers in mapped.values() for n in numbers}
         self._values = type(state.values)(*state.values)
@@ -61,9 +61,9 @@ class KernelFrame:
         """The address of the word that holds a pointer of the caller's."""
         return ctypes.addressof(self._values) + _WORD * number
 
-    def places(self, number: int) -> list[int]:
-        """The same, where the kernel reads it."""
-        return [self.place(number)] if self._used is None or number in self._used else []
+    def read(self, count: int) -> Iterable[int]:
+        """The numbers below `count` of the caller's pointers that the kernel reads, or has maps of."""
+        return range(count) if self._used is None else [n for n in self._used if n < count]
 
     def maps(self, number: int) -> list[tuple[EncodedMaps, int]]:
         """What encodes each map of a pointer's memory, and the address where it is to be."""
