@@ -284,8 +284,9 @@ class Normalize(Pass):
 
     Widening casts around products are folded into them (bf16 x bf16 -> f32), others go into each map that reads them,
     transposes of operands become indexing maps, dimensions of extent 1 disappear, chains of element-wise ops become one op,
-    what these compute of numbers alone is made once, products with sums of one term are element-wise work, columns of products
-    that nobody reads are left out, and every linalg op ends as a linalg.generic. What it does not know it leaves as it is.
+    what these compute of numbers alone is made once, rows of a small table are gathered where they are read, products with sums
+    of one term are element-wise work, columns of products that nobody reads are left out, and every linalg op ends as a
+    linalg.generic. What it does not know it leaves as it is.
     """
 
     name: ClassVar[str] = "kitsune-normalize"
