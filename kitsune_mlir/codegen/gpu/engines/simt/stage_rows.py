@@ -7,11 +7,12 @@ gradient of embedded positions over the batch of what comes of it, which are row
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.engines.simt.graph import generic_sizes
+from kitsune_mlir.codegen.gpu.engines.simt.graph import generic_sizes, reduced_size
 from kitsune_mlir.codegen.gpu.engines.simt.row_space import linked
 from kitsune_mlir.codegen.gpu.engines.simt.short_reductions import is_private
 from kitsune_mlir.dialects.access import is_tensor, iterator_kinds, shape_of
@@ -46,7 +47,21 @@ def sums_other_rows(space: Space, stored: Iterable[ir.Value] | None = None) -> s
         dims = {classes.find((value, d)) for d in range(len(shape_of(value)))}
         if value in below and not rows[0] <= dims:
             return "a result that comes of a reduction does not have all of its rows"
+    main = max((space.ops[n] for n in wide), key=lambda op: (reduced_size(op), math.prod(generic_sizes(op))))
+    if any(value in below and _has_other_columns(value, main, classes) for value in ends):
+        return "a result that comes of a reduction has other columns"
     return None
+
+
+def _has_other_columns(value: ir.Value, main: ir.Operation, classes: Axes) -> bool:
+    """Whether what a result has beside a reduction's rows is neither what that sums up, nor as long."""
+    sizes, kinds = generic_sizes(main), iterator_kinds(main)
+    rows = {classes.find((main, loop)) for loop, kind in enumerate(kinds) if kind == "parallel"}
+    summed = [loop for loop, kind in enumerate(kinds) if kind == "reduction" and sizes[loop] != 1]
+    free = [dim for dim, extent in enumerate(shape_of(value)) if extent != 1 and classes.find((value, dim)) not in rows]
+    if not free or {classes.find((value, dim)) for dim in free} == {classes.find((main, loop)) for loop in summed}:
+        return False
+    return sorted(shape_of(value)[dim] for dim in free) != sorted(sizes[loop] for loop in summed)
 
 
 def _reduces(op: ir.Operation) -> bool:
