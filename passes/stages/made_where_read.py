@@ -50,8 +50,10 @@ def _clone(grouping: Grouping, members: list[ir.Operation]) -> bool:
         return False
     if any((maker := defining_op(root_of(v))) is not None and maker in readers for op in members for v in op.operands):
         return False  # a reader would wait for itself
-    for g in sorted(g for g in groups if g is not None)[1:]:
-        inside = [user for user in users if grouping.group_of[hash(user)] == g]
+    inside_of: dict[int, list[ir.Operation]] = {}
+    for user in users:  # before any of them reads a copy: hashes are of operands, too
+        inside_of.setdefault(grouping.group_of[hash(user)], []).append(user)
+    for _, inside in sorted(inside_of.items())[1:]:
         first = min(inside, key=lambda op: grouping.order[hash(op)])
         mapping: dict[ir.Value, ir.Value] = {}
         with ir.InsertionPoint(first):

@@ -3,6 +3,7 @@
 // RUN: kitsune-opt %s --split-input-file --kitsune-form-stages="target=h200" | FileCheck %s
 // RUN: kitsune-opt %s --split-input-file --kitsune-form-stages="target=h200" --remarks 2>&1 | FileCheck %s --check-prefix=SAID
 // SAID: computed by each of 2 stages that read it
+// SAID: computed by each of 3 stages that read it
 // SAID: what makes it and what reads it are one stage
 
 // Rows of 65,536: their mean, the sum of squares of what is centered, and what is scaled by it: three stages, none of which stores
@@ -42,6 +43,58 @@ func.func @centered(%x: tensor<4x65536xf32>, %z: tensor<4xf32>) -> tensor<4x6553
     linalg.yield %c : f32
   } -> tensor<4x65536xf32>
   return %scaled : tensor<4x65536xf32>
+}
+
+// -----
+
+// Three stages read what is centered here: the sum of squares, what is scaled by it, and what is divided by the largest of these.
+// CHECK-LABEL: func.func @three_readers
+// CHECK: sym_name = "reduce_0"
+// CHECK: arith.subf
+// CHECK: sym_name = "reduce_1"
+// CHECK: arith.subf
+// CHECK: sym_name = "map_2"
+// CHECK: sym_name = "reduce_3"
+// CHECK: arith.subf
+// CHECK: sym_name = "map_4"
+// CHECK-NOT: sym_name = "{{map|reduce}}_5"
+#all = affine_map<(n, k) -> (n, k)>
+#row = affine_map<(n, k) -> (n)>
+func.func @three_readers(%x: tensor<4x65536xf32>, %z: tensor<4xf32>) -> (tensor<4x65536xf32>, tensor<4x65536xf32>) {
+  %e = tensor.empty() : tensor<4x65536xf32>
+  %mean = linalg.generic {indexing_maps = [#all, #row], iterator_types = ["parallel", "reduction"]} ins(%x : tensor<4x65536xf32>) outs(%z : tensor<4xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %b = arith.addf %a, %o : f32
+    linalg.yield %b : f32
+  } -> tensor<4xf32>
+  %centered = linalg.generic {indexing_maps = [#all, #row, #all], iterator_types = ["parallel", "parallel"]} ins(%x, %mean : tensor<4x65536xf32>, tensor<4xf32>) outs(%e : tensor<4x65536xf32>) {
+  ^bb0(%a: f32, %m: f32, %o: f32):
+    %b = arith.subf %a, %m : f32
+    linalg.yield %b : f32
+  } -> tensor<4x65536xf32>
+  %squares = linalg.generic {indexing_maps = [#all, #row], iterator_types = ["parallel", "reduction"]} ins(%centered : tensor<4x65536xf32>) outs(%z : tensor<4xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %b = arith.mulf %a, %a : f32
+    %c = arith.addf %b, %o : f32
+    linalg.yield %c : f32
+  } -> tensor<4xf32>
+  %scaled = linalg.generic {indexing_maps = [#all, #row, #all], iterator_types = ["parallel", "parallel"]} ins(%centered, %squares : tensor<4x65536xf32>, tensor<4xf32>) outs(%e : tensor<4x65536xf32>) {
+  ^bb0(%a: f32, %s: f32, %o: f32):
+    %b = math.rsqrt %s : f32
+    %c = arith.mulf %a, %b : f32
+    linalg.yield %c : f32
+  } -> tensor<4x65536xf32>
+  %most = linalg.generic {indexing_maps = [#all, #row], iterator_types = ["parallel", "reduction"]} ins(%scaled : tensor<4x65536xf32>) outs(%z : tensor<4xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %b = arith.maximumf %a, %o : f32
+    linalg.yield %b : f32
+  } -> tensor<4xf32>
+  %shifted = linalg.generic {indexing_maps = [#all, #row, #all], iterator_types = ["parallel", "parallel"]} ins(%centered, %most : tensor<4x65536xf32>, tensor<4xf32>) outs(%e : tensor<4x65536xf32>) {
+  ^bb0(%a: f32, %s: f32, %o: f32):
+    %c = arith.divf %a, %s : f32
+    linalg.yield %c : f32
+  } -> tensor<4x65536xf32>
+  return %scaled, %shifted : tensor<4x65536xf32>, tensor<4x65536xf32>
 }
 
 // -----
