@@ -360,19 +360,6 @@ class Grouping:
         self._sources.clear()
         self._surroundings.clear()
 
-    def drop(self, g: int) -> None:
-        """Erase a group that nobody reads any more."""
-        self.forget(g)
-        ops = self.members.pop(g)
-        self.ops = [op for op in self.ops if op not in ops]
-        self.blocked = [one for one in self.blocked if not {*one[:2]} & {*ops}]
-        for op in reversed(ops):
-            del self.group_of[hash(op)]
-            op.erase()
-        self._sources.clear()
-        self._surroundings.clear()
-        self.order_groups()
-
     def forget(self, g: int) -> None:
         """Find out anew what is known of a group."""
         for known in (self._surroundings, self._spaces, self._tiles, self._offers, self._times):

@@ -1,4 +1,4 @@
-"""What a stage would store, and others can make of 16-bit values that are stored anyway, is made by these.
+"""What a stage of products or sums would store, and others can make of 16-bit values that are stored anyway, is made by these.
 
 A normalisation computes in f32 what its gradient reads again: rows that are centered, and scaled. They are twice the bytes of
 the rows that they are made of, which a stage reads as fast; a row's mean and scale are sums of what it reads anyway. A gradient
@@ -48,21 +48,16 @@ class Recipe:
 def remake_results(grouping: Grouping) -> None:
     """Clone what makes such results into the groups that read them, in place: groups stay what they are."""
     for g in list(grouping.members):
-        _remake(grouping, g)
+        if any(map(_sums, grouping.members.get(g, ()))):
+            _remake(grouping, g)
 
 
 def _sums(op: ir.Operation) -> bool:
     return is_contraction(op) or (is_generic(op) and "reduction" in iterator_kinds(op))
 
 
-def _is_map(op: ir.Operation) -> bool:
-    return is_generic(op) and not is_contraction(op) and "reduction" not in iterator_kinds(op)
-
-
 def _remake(grouping: Grouping, g: int) -> None:
     group = grouping.members[g]
-    if not any(map(_sums, group)) and not all(map(_is_map, group)):
-        return
     inside = {hash(op) for op in group}
     stored = set(grouping.outputs(group))
     others = [value for value in stored if not any(map(_takes_from_memory, _users(value, inside)))]
@@ -75,10 +70,7 @@ def _remake(grouping: Grouping, g: int) -> None:
     readers = sorted({r for value in found for r in _readers(grouping, value, g)})
     grouping.adopt({r: _cloned(grouping, r, found) for r in readers})
     remark(group[-1], f"{len(found)} of its results are made again where they are read")
-    if stored == {*found} and not any(_inside(leaf, inside) for recipe in found.values() for leaf in recipe.leaves):
-        grouping.drop(g)
-    else:
-        grouping.forget(g)
+    grouping.forget(g)
 
 
 def _inside(value: ir.Value, inside: set[int]) -> bool:
