@@ -1,7 +1,7 @@
 """`kitsune-place-buffers`: give every edge a place, and every intermediate in memory an offset in one arena."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -37,16 +37,23 @@ class Interval:
     before: "Interval | None" = field(default=None, repr=False)  # in whose place it is written row by row
 
 
-def allocate(intervals: list[Interval], slack: int) -> int:
-    """First-fit offsets, largest buffers first; buffers may share bytes when at least `slack` stages lie between them.
+def allocate(
+    intervals: list[Interval], slack: int, behind: Callable[[Interval, Interval], bool] = lambda mine, other: True
+) -> int:
+    """First-fit offsets, largest buffers first; buffers may share bytes when at least `slack` stages lie between them, and the
+    later one is `behind` the earlier one.
 
     Returns the bytes of the arena. (Greedy by size, as in Pisarchyk and Lee, arXiv 2001.03288, section 5.)
     """
+
+    def apart(a: Interval, b: Interval) -> bool:
+        if a.first <= b.last + slack and b.first <= a.last + slack:
+            return False
+        return behind(a, b) if b.last < a.first else behind(b, a)
+
     placed: list[Interval] = []
     for item in sorted(intervals, key=lambda i: (-i.size, i.first)):
-        others = sorted(
-            (p for p in placed if item.first <= p.last + slack and p.first <= item.last + slack), key=lambda p: p.offset
-        )
+        others = sorted((p for p in placed if not apart(item, p)), key=lambda p: p.offset)
         at = 0
         for other in others:
             if at + item.size <= other.offset:
@@ -70,6 +77,19 @@ def last_tenants(mine: Interval, intervals: list[Interval]) -> list[Interval]:
             found.append(other)
             free = [part for a, b in free for part in ((a, min(b, start)), (max(a, end), b)) if part[0] < part[1]]
     return found
+
+
+def _ordered(count: int, readers: Mapping[tuple[int, int], Sequence[int]]) -> Callable[[Interval, Interval], bool]:
+    """Whether a buffer's writer waits for another one's writer and readers in any case, because of what it reads."""
+    before = [0] * count  # the stages that each depends on, as bits
+    for (n, _), users in sorted(readers.items()):
+        for user in users:
+            before[user] |= before[n] | 1 << n
+
+    def behind(mine: Interval, other: Interval) -> bool:
+        return all(before[mine.stage] >> n & 1 for n in (other.stage, *readers.get((other.stage, other.result), ())))
+
+    return behind
 
 
 class _Old:
@@ -125,11 +145,12 @@ class PlaceBuffers(Pass):
     spatial pipeline `queue` where both ends go tile by tile: a ring of `rings` tiles. Buffers share bytes when `slack` stages
     lie between the last reader of one and the writer of the other, and the writer then waits for those readers (attribute
     `after`). Separate launches wait for each other anyway and need no slack. No bytes are shared where all buffers take `apart`
-    or less: they stay in L2 in any case, and a wait and the posts for it cost more than the bytes save. What is written over an
-    argument waits for those who read what was there. Beside that, rows take the place of rows of which the tile's own waits say
-    that nobody reads them any more, as in a chain of layers; that costs no waiting. Options: `slack`;
-    `apart`; `limit`: most bytes the arena may take; `rings`: tiles of every ring, instead of the stages' own `ring`;
-    `ring_limit`: most bytes that all rings may take together (beyond 9 MiB they spill from an H200's L2).
+    or less: they stay in L2 in any case, and a wait and the posts for it cost more than the bytes save; of separate launches
+    those are shared whose readers the writer waits for in any case: a launch may have stages side by side. What is written over
+    an argument waits for those who read what was there. Beside that, rows take the place of rows of which the tile's own waits
+    say that nobody reads them any more, as in a chain of layers; that costs no waiting. Options: `slack`; `apart`; `limit`:
+    most bytes the arena may take; `rings`: tiles of every ring, instead of the stages' own `ring`; `ring_limit`: most bytes
+    that all rings may take together (beyond 9 MiB they spill from an H200's L2).
     """
 
     name: ClassVar[str] = "kitsune-place-buffers"
@@ -184,7 +205,8 @@ class PlaceBuffers(Pass):
         if 0 < slack < len(stages) and not rings:
             chains = _in_each_others_place(intervals, stages, readers)
         places = [dataclasses.replace(chain[0], last=max(i.last for i in chain)) for chain in chains]
-        total = allocate(places, slack)
+        shares = mode_of(pipeline) == "separate" and together <= min(self.apart, self.limit or self.apart)
+        total = allocate(places, slack, *([_ordered(len(stages), readers)] if shares else []))
         for chain, place in zip(chains, places, strict=True):
             for interval in chain:
                 interval.offset = place.offset
