@@ -182,7 +182,7 @@ def test_a_writer_whose_tiles_nobody_reads_is_waited_for() -> None:
 
 
 def test_bytes_are_shared_only_with_what_is_waited_for_in_any_case() -> None:
-    """Two chains, a stage of each at a time: a buffer lies where one of its own chain lay, though the other one's ended first."""
+    """Two chains, a stage of each at a time: a buffer lies where one of its own chain lay, though the other's ended first."""
     chains = [interval(256, n, n + 2) for n in range(8)]
     assert allocate([dataclasses.replace(one) for one in chains], 0) == 3 * 256
     assert allocate(chains, 0, lambda mine, other: mine.first % 2 == other.first % 2) == 4 * 256
