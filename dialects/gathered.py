@@ -20,14 +20,22 @@ def run_bytes(op: ir.Operation, extract: ir.Operation) -> int:
     named = _loops_of_indices(op, extract)
     if not named:
         return SECTOR
-    (*_, result), sizes, points = affine_maps(op), loop_sizes(op), 1
+    (*_, result), sizes = affine_maps(op), loop_sizes(op)
     walked = [e.position if isinstance(e, ir.AffineDimExpr) else None for e in result.results]
-    # A sum's own loops are inside of those that walk its result.
-    for loop in reversed([*walked, *(loop for loop in range(len(sizes)) if loop not in walked)]):
+    # A sum's own loops are inside of those that walk its result; over rows that an index names (an embedding bag) they are not.
+    inside = [*walked, *(loop for loop in range(len(sizes)) if loop not in walked)]
+    points = max(_run(order, named, sizes) for order in (walked, inside))
+    return points * tensor_bytes(extract.operands[0].type, [1])
+
+
+def _run(order: list[int | None], named: set[int], sizes: list[int]) -> int:
+    """Points of the innermost of some loops before one that an index depends on, or that is none."""
+    points = 1
+    for loop in reversed(order):
         if loop is None or loop in named:
             break
         points *= sizes[loop]
-    return points * tensor_bytes(extract.operands[0].type, [1])
+    return points
 
 
 def _loops_of_indices(op: ir.Operation, extract: ir.Operation) -> set[int]:

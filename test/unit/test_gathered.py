@@ -23,6 +23,7 @@ X, ROWS = torch.randn(129, 7, 16), torch.randint(0, 129, (1000,))
         (lambda x, i: torch.gather(x, 1, i[:, None].expand(-1, 5)), (X[:, 0], torch.randint(0, 16, (129,))), 4 * 5),
         (lambda x, i: x.flatten()[i], (X, ROWS), 4),
         (lambda x, i: (x.half()[i] * 2).sum(2), (X, ROWS), 7 * 16 * 2),
+        (lambda x, i: x[i].sum(1), (X[:, 0], torch.randint(0, 129, (100, 5))), 16 * 4),
         (lambda x: torch.roll(x, (3, 5), (0, 2)), (X,), SECTOR),
     ],
 )
