@@ -31,7 +31,7 @@ def adds_columns(op: ir.Operation) -> bool:
 
 
 def stores_what_it_adds(group: Sequence[ir.Operation], stored: Sequence[ir.Value], target: Target) -> int | None:
-    """How many tiles a group without products has that adds the columns of what it also stores, where the machine wants more.
+    """How many tiles a group has that adds columns and stores rows, too, where the machine wants more.
 
     A bias' gradient is the sum over all rows of what the layers before read, too, and a batch normalisation stores rows that it
     makes of the sums of all. Apart, blocks share each tile of the sum (`codegen/gpu/interface/split.py`), and the map has tiles
@@ -40,18 +40,19 @@ def stores_what_it_adds(group: Sequence[ir.Operation], stored: Sequence[ir.Value
     Args:
         stored: what of the group is needed outside of it.
     """
+    beside = not any(map(is_contraction, group))  # a product has tiles of its own, and what is stored of it is theirs
     for op in group:
         if not is_generic(op) or is_contraction(op) or "reduction" not in iterator_kinds(op) or not adds_columns(op):
             continue
         points = math.prod(shape_of(op.results[0]))
         tiles = max(1, points // LINE)
-        rows = (value for value in stored if math.prod(shape_of(value)) > LINE * points)
+        rows = [value for value in stored if math.prod(shape_of(value)) > LINE * points]
         if tiles * HALF < target.workers and any(op.results[0] in _made_of(value.owner, group) for value in rows):
             return tiles
         if {PARTIAL, COMBINE} & {*op.attributes}:  # `kitsune-split-reductions` has found as many tiles as it wants
             continue
         terms = {value for value in _made_of(op, group) if math.prod(shape_of(value)) > points}
-        if tiles * FEW < target.workers and any(value in terms for value in stored):
+        if tiles * FEW < target.workers and ((beside and rows) or any(value in terms for value in stored)):
             return tiles
     return None
 

@@ -178,7 +178,7 @@ class Grouping:
             return declined[0].reason
         if self.target.is_gpu and (tiles := stores_what_it_adds(group, outputs, self.target)) is not None:
             if not self._small(group, merged, tiles):
-                return f"{tiles} tiles would store what they add up, and blocks cannot share them"
+                return f"{tiles} tiles would store rows beside a sum of columns, and blocks cannot share them"
         if self.target.is_gpu and (tiles := narrowed(group, math.prod(d.size for d in merged.dims), self.target)) is not None:
             if not self._small(group, merged, tiles):
                 return f"too few tiles would be left ({tiles})"
