@@ -12,7 +12,7 @@ from kitsune_mlir.codegen.gpu.interface.few_rows import few_rows
 from kitsune_mlir.dialects.access import access_of, iterator_kinds, loop_sizes, shape_of
 from kitsune_mlir.dialects.attribute_table import ATTENTION, OPERAND_SUM
 from kitsune_mlir.dialects.contraction import contraction_dims, is_dot, matrix_extents
-from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic, is_projected_product
+from kitsune_mlir.dialects.products import body_of, defining_op, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
 from kitsune_mlir.dialects.verify import captures, walk
 from kitsune_mlir.machine import rates
@@ -114,7 +114,7 @@ class SplitReductions(Pass):
         if tiles * 2 > target.workers:
             return 1  # the machine is busy
         apart = math.prod(shape_of(op.results[0])) < -(-target.workers // 4)  # so few rows that form-stages joins nothing
-        if not is_product(op) and (apart or not is_read_back(op) or (adds_columns(op) and not is_summed_again(op))):
+        if not is_product(op) and (apart or not is_read_back(op) or (adds_lines(op) and not is_summed_again(op))):
             remark(op, f"stays whole: its {tiles} tiles can be shared by blocks inside one stage")
             return 1
         found = estimate(op, extent, tiles, target)
@@ -185,6 +185,18 @@ def is_read_back(op: ir.Operation) -> bool:
     Such a stage has the reduction's tiles for everything in it, and its blocks cannot share them.
     """
     return bool(_readers_of_more(op))
+
+
+def adds_lines(op: ir.Operation) -> bool:
+    """Whether a reduction is of columns that fill lines of memory: blocks can share its tiles, whoever reads it back.
+
+    Not of what takes long to compute and others read, too (exponentials): a stage of parts adds that up and stores it.
+    """
+    made = [maker for value in op.operands if (maker := defining_op(value)) is not None and is_generic(maker)]
+    kept = [maker for maker in made if len(list(maker.results[0].uses)) > 1]
+    costly = any(inner.name.startswith("math.") for maker in kept for inner in body_of(maker))
+    lines = math.prod(shape_of(op.results[0])) % LINE == 0
+    return adds_columns(op) and lines and not costly
 
 
 def is_summed_again(op: ir.Operation) -> bool:

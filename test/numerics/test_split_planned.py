@@ -39,6 +39,7 @@ CASES = {
     "gradient": (Gradient(), (40000, 13), (40000, 7)),
     "batch norm": (BatchNormalised(), (20000, 33)),
     "softmax": (BatchSoftmax(), (30000, 35)),
+    "softmax of lines": (BatchSoftmax(), (20000, 64)),
 }
 
 

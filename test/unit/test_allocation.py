@@ -212,7 +212,7 @@ def test_atomics_are_waited_for_inside_a_launch_only():
 
 def test_a_short_launch_that_reads_arguments_alone_joins_the_next_one():
     gather = stage("gather", 1875, 4.6 * US, 4.0 * US, dram_bytes=38e6, l2_bytes=186e6, crowd=4)
-    cast = stage("cast", 1, 1.5 * US, 0.9 * US, crowd=4)
+    cast = stage("cast", 1, 1.5 * US, 0.9 * US)
     product = stage("product", 938, 10.7 * US, 6.9 * US, dram_bytes=62e6, l2_bytes=434e6)
     flows = [Flow(0, 2, 92 << 20, 49_152.0, False), Flow(1, 2, 512, 512.0, True)]
     budget = dataclasses.replace(H200, hand_off=1.5 * US)
@@ -220,6 +220,8 @@ def test_a_short_launch_that_reads_arguments_alone_joins_the_next_one():
     assert found.numbers == (0, 1, 1)
     reading = launches_of([gather, cast, product], [*flows, Flow(0, 1, 512, 512.0, True)], budget)
     assert reading.numbers == (0, 1, 2) and 0 < found.seconds - reading.seconds < US
+    sharing = launches_of([gather, dataclasses.replace(cast, crowd=4), product], flows, budget)
+    assert sharing.numbers == (0, 0, 1) and sharing.seconds <= found.seconds
 
 
 def test_streams_of_weights_hand_over_early():
