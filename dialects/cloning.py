@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch_mlir import ir
 
-__all__ = ["clone_with", "replace_uses_inside"]
+__all__ = ["clone_for", "clone_with", "replace_uses_inside"]
 
 
 def clone_with(op: ir.Operation, mapping: dict[ir.Value, ir.Value]) -> ir.Operation:
@@ -26,3 +26,13 @@ def replace_uses_inside(op: ir.Operation, mapping: Mapping[ir.Value, ir.Value]) 
         for block in region.blocks:
             for inner in block.operations:
                 replace_uses_inside(inner.operation, mapping)
+
+
+def clone_for(op: ir.Operation, readers: Sequence[ir.Operation]) -> None:
+    """Let each of some operations read a clone of an op with one result, which stands before it."""
+    for reader in readers:
+        with ir.InsertionPoint(reader):
+            copy = op.clone().operation
+        for number, operand in enumerate(reader.operands):
+            if operand == op.results[0]:
+                reader.operands[number] = copy.results[0]

@@ -9,6 +9,7 @@ operation that reads it where no other one does.
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds
+from kitsune_mlir.dialects.cloning import clone_for
 from kitsune_mlir.dialects.gathered import SECTOR, run_bytes
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, yield_of
 from kitsune_mlir.dialects.sizes import tensor_bytes
@@ -31,12 +32,7 @@ def gather_again(module: ir.Operation) -> None:
         readers = dict.fromkeys(use.owner.operation for use in op.results[0].uses)
         if not all(is_generic(reader) and not is_contraction(reader) for reader in readers):
             continue
-        for reader in list(readers)[1:]:
-            with ir.InsertionPoint(reader):
-                copy = op.clone().operation
-            for number, operand in enumerate(reader.operands):
-                if operand == op.results[0]:
-                    reader.operands[number] = copy.results[0]
+        clone_for(op, list(readers)[1:])
 
 
 def _gathers(op: ir.Operation) -> bool:

@@ -8,6 +8,7 @@ product before it. Upstream's fuser puts a cast into the operation that reads it
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import affine_maps, is_tensor
+from kitsune_mlir.dialects.cloning import clone_for
 from kitsune_mlir.dialects.products import WIDENING, body_of, is_generic
 from kitsune_mlir.dialects.sizes import element_bytes
 from kitsune_mlir.dialects.verify import walk
@@ -19,12 +20,7 @@ def widen_again(module: ir.Operation) -> None:
     """Clone casts of whole tensors to wider types for every operation that reads them but the first, in place."""
     for op in [op for op in walk(module) if _widens(op)]:
         readers = dict.fromkeys(use.owner.operation for use in op.results[0].uses)
-        for reader in list(filter(is_generic, readers))[1:]:
-            with ir.InsertionPoint(reader):
-                copy = op.clone().operation
-            for number, operand in enumerate(reader.operands):
-                if operand == op.results[0]:
-                    reader.operands[number] = copy.results[0]
+        clone_for(op, list(filter(is_generic, readers))[1:])
 
 
 def _widens(op: ir.Operation) -> bool:
