@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections import defaultdict
 
 import pytest
 
-from test.rotation import DAY, day, todays
+from test.rotation import TURN, in_turn, turn
 
 YOUNG = 20_000
 """New objects after which Python looks for cycles among them; 700 if nothing is said."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Fix the day before the processes that run tests begin."""
-    config.addinivalue_line("markers", "rotated(count): so many of the test's cases a day (test/rotation.py)")
-    day()
+    """Fix the part before the processes that run tests begin."""
+    config.addinivalue_line("markers", "rotated(count): so many of the test's cases in a run (test/rotation.py)")
+    turn()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what other days do, but for tests that the command names."""
+    """Leave out what other turns do, but for tests that the command names."""
     named = [argument.partition("::")[2] for argument in config.args]
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
@@ -29,7 +30,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others = {
         item
         for group in cases.values()
-        for item in set(group).difference(todays(group, group[0].get_closest_marker("rotated").args[0]))
+        for item in set(group).difference(in_turn(group, group[0].get_closest_marker("rotated").args[0]))
     }
     config.hook.pytest_deselected(items=[item for item in items if item in others])
     items[:] = [item for item in items if item not in others]
@@ -43,4 +44,4 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    terminalreporter.write_line(f"what changes by day was that of {DAY}={day()}")
+    terminalreporter.write_line(f"what is done in turn was that of {TURN}={os.environ[TURN]}")

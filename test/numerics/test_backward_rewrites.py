@@ -10,7 +10,7 @@ import kitsune_mlir
 from bench.sweeps import Function
 from test.numerics.compare import exact, problems
 from test.programs.compiled import planned_for_gpu
-from test.rotation import todays
+from test.rotation import in_turn
 
 
 def outer(x: Tensor, y: Tensor, v: Tensor, w: Tensor, g: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def inputs(rows: int) -> tuple[Tensor, ...]:
     return tuple((torch.randn(*shape) * 0.3).to(torch.bfloat16) for shape in shapes)
 
 
-@pytest.mark.parametrize(("name", "rows"), todays([*itertools.product(CASES, [1, 7, 129, 1000])], 4))
+@pytest.mark.parametrize(("name", "rows"), in_turn([*itertools.product(CASES, [1, 7, 129, 1000])], 4))
 def test_against_float64(name: str, rows: int) -> None:
     model, args = Function(CASES[name]), inputs(rows)
     assert problems(planned_for_gpu(model, *args)(*args), exact(model, args), model(*args)) == []

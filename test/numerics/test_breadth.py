@@ -12,7 +12,7 @@ from bench.breadth.cases import breadth
 from bench.case import BenchCase
 from kitsune_mlir.errors import PerformanceWarning
 from test.gpu.unassembled import unassembled
-from test.rotation import todays
+from test.rotation import in_turn
 
 CASES = {case.name.removeprefix("breadth_"): case for case in breadth()}
 LONG = {"bert_base_b1", "bert_base_b8", "gpt2_b4", "lstm_512", "lstm_2x256", "gru_bi_256", "rnn_256", "dien", "dlrm_bags"}
@@ -35,6 +35,6 @@ def slow_stages(case: BenchCase) -> list[str]:
         return [stage["reason"] for stage in kitsune_mlir.compile(model, args, target="h200").summary["slow"]]
 
 
-@pytest.mark.parametrize("name", todays(sorted(set(CASES) - LONG), 2))
+@pytest.mark.parametrize("name", in_turn(sorted(set(CASES) - LONG), 2))
 def test_no_stage_is_far_above_its_floor(name: str) -> None:
     assert bool(slow_stages(CASES[name])) == (name in SLOW)

@@ -6,7 +6,7 @@ import torch
 from test.gpu.conv_programs import CASES, Case
 from test.numerics.compare import exact, problems
 from test.programs.compiled import planned_for_gpu
-from test.rotation import todays
+from test.rotation import in_turn
 
 SMALL = [name for name, case in CASES.items() if case.batch * case.height * case.width * case.channels < 40_000]
 
@@ -17,7 +17,7 @@ def on_host(case: Case):
     return model, planned_for_gpu(model, *inputs)
 
 
-@pytest.mark.parametrize("name", todays(SMALL, 6))
+@pytest.mark.parametrize("name", in_turn(SMALL, 6))
 def test_against_float64(name: str) -> None:
     case = CASES[name]
     model, program = on_host(case)

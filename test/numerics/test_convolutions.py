@@ -12,7 +12,7 @@ import kitsune_mlir
 from kitsune_mlir.frontend.convolutions import convolution
 from test.gpu.unassembled import unassembled
 from test.numerics.compare import exact, problems
-from test.rotation import todays
+from test.rotation import in_turn
 
 aten = torch.ops.aten
 
@@ -70,7 +70,7 @@ class Drawn(nn.Module):
         return aten.convolution(x, self.weight, self.bias, *self.rest)
 
 
-@pytest.mark.parametrize("seed", todays(range(120), 4))
+@pytest.mark.parametrize("seed", in_turn(range(120), 4))
 def test_on_the_host(seed: int) -> None:
     model = Drawn(seed, torch.float32 if seed % 2 else torch.bfloat16)
     options = {"convolution_precision": "highest"}

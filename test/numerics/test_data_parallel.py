@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from test.numerics.data_parallel import CASES
-from test.rotation import todays
+from test.rotation import in_turn
 
 SECONDS = 300
 
 
-@pytest.mark.parametrize("case", todays(list(CASES), 1))
+@pytest.mark.parametrize("case", in_turn(list(CASES), 1))
 def test_data_parallel(case: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "test.numerics.data_parallel", str(tmp_path / "meeting"), case]
     done = subprocess.run(

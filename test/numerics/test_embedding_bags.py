@@ -14,7 +14,7 @@ import kitsune_mlir
 from bench.sweeps import Function
 from test.gpu.unassembled import unassembled
 from test.programs.compiled import planned_for_gpu
-from test.rotation import todays
+from test.rotation import in_turn
 
 LIMITS = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float64: 1e-12}
 CASES = list(itertools.product(("sum", "mean", "max"), (None, 3), (1, 7, 64), LIMITS, ("matrix", "offsets", "last offset")))
@@ -38,7 +38,7 @@ def call(mode: str, padding: int | None, width: int, dtype: torch.dtype, form: s
     )
 
 
-@pytest.mark.parametrize("mode, padding, width, dtype, form", todays(CASES, 2), ids=str)
+@pytest.mark.parametrize("mode, padding, width, dtype, form", in_turn(CASES, 2), ids=str)
 def test_bags_are_torchs(mode: str, padding: int | None, width: int, dtype: torch.dtype, form: str) -> None:
     torch.manual_seed(width)
     function, args = call(mode, padding, width, dtype, form)

@@ -16,7 +16,7 @@ from bench.sweeps import Function
 from kitsune_mlir.frontend.histograms import HISTOGRAMS
 from test.gpu.unassembled import unassembled
 from test.programs.compiled import planned_for_gpu
-from test.rotation import todays
+from test.rotation import in_turn
 
 FORMS: dict[str, Callable[[Tensor], Any]] = {
     "argmax": torch.argmax,
@@ -39,7 +39,7 @@ def by_both(function: Callable[..., Any], args: tuple[Tensor, ...]) -> list[Any]
     return [kitsune_mlir.compile(model, args, target="host")(*args), planned_for_gpu(model, *args)(*args)]
 
 
-@pytest.mark.parametrize("form, shape, dtype, odd", todays(CASES, 4), ids=str)
+@pytest.mark.parametrize("form, shape, dtype, odd", in_turn(CASES, 4), ids=str)
 def test_the_first_of_the_most_extreme(form: str, shape: tuple[int, ...], dtype: torch.dtype, odd: bool) -> None:
     """Ties and NaN: the first one counts, and NaN is more than anything."""
     torch.manual_seed(sum(shape))
@@ -81,7 +81,7 @@ OTHERS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", todays([*OTHERS], 4))
+@pytest.mark.parametrize("name", in_turn([*OTHERS], 4))
 def test_against_float64(name: str) -> None:
     function, shapes = OTHERS[name]
     torch.manual_seed(0)
@@ -137,7 +137,7 @@ PAIRS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("form", "dtype"), todays([*itertools.product(PAIRS, [torch.float32, torch.bfloat16, torch.float64])], 5), ids=str
+    ("form", "dtype"), in_turn([*itertools.product(PAIRS, [torch.float32, torch.bfloat16, torch.float64])], 5), ids=str
 )
 def test_the_larger_of_two_where_one_is_no_number(form: str, dtype: torch.dtype) -> None:
     """NaN stays NaN as in PyTorch, on either side, and infinities what they are."""

@@ -1,4 +1,4 @@
-"""Gradients of operators against PyTorch in float64, others each day; `python -m test.numerics.gradient_cases` takes all."""
+"""Gradients of operators against PyTorch in float64, others each turn; `python -m test.numerics.gradient_cases` takes all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from test.numerics.compare import problems
 from test.numerics.gradient_cases import CASES, inputs
 from test.numerics.gradients import HOST, calls_of, graph_of, runs_in_pytorch, wrong, wrong_alone
 from test.numerics.test_operators import mixed
-from test.rotation import todays
+from test.rotation import in_turn
 
 aten = torch.ops.aten
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -33,14 +33,14 @@ def case(name: str, dtype: str) -> tuple[Callable[..., Any], list[Any]]:
     return function, args
 
 
-@pytest.mark.parametrize("name, dtype", todays(ALL, 3))
+@pytest.mark.parametrize("name, dtype", in_turn(ALL, 3))
 def test_as_autograd_has_them(name: str, dtype: str) -> None:
     """Forward and backward as one graph of AOTAutograd's."""
     found = wrong(*case(name, dtype))
     assert not found, found
 
 
-@pytest.mark.parametrize("name, dtype", todays(ALL, 4))
+@pytest.mark.parametrize("name, dtype", in_turn(ALL, 4))
 def test_operators_alone(name: str, dtype: str) -> None:
     """Each operator that PyTorch's own gradient calls."""
     for op, args, named in calls_of(*case(name, dtype)):
@@ -48,7 +48,7 @@ def test_operators_alone(name: str, dtype: str) -> None:
         assert not found, (op, found)
 
 
-@pytest.mark.parametrize(("way", "mask"), todays(MASKS, 5), ids=str)
+@pytest.mark.parametrize(("way", "mask"), in_turn(MASKS, 5), ids=str)
 def test_masks_of_convolutions(way: str, mask: tuple[bool, ...]) -> None:
     """Only what is asked for is calculated."""
     groups, transposed = (2 if way == "grouped" else 1), way == "transposed"

@@ -1,14 +1,14 @@
-"""Generated graphs on the host target against PyTorch in float64; others each day."""
+"""Generated graphs on the host target against PyTorch in float64; others each turn."""
 
 from hypothesis import HealthCheck, given, seed, settings
 
 import kitsune_mlir
 from test.numerics.compare import beside_eager, exact, problems
 from test.numerics.graphs import GraphModel, inputs_of, recipes
-from test.rotation import day
+from test.rotation import turn
 
 
-@seed(day())
+@seed(turn())
 @settings(max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(recipes())
 def test_generated_graphs(recipe: dict) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 from bench.sweeps import Function
 from test.numerics.compare import exact, problems
 from test.programs.compiled import planned_for_gpu
-from test.rotation import todays
+from test.rotation import in_turn
 
 aten = torch.ops.aten
 ONE, WHICH = [1, 1], [True, True, False]
@@ -39,7 +39,7 @@ def arguments(batch: int, height: int, width: int, taps: int, dtype: torch.dtype
 
 @pytest.mark.parametrize(
     ("size", "taps", "dtype"),
-    todays(
+    in_turn(
         [
             *[((2, 13, 16), taps, dtype) for taps in (1, 3) for dtype in (torch.bfloat16, torch.float32)],
             *[(size, 3, torch.bfloat16) for size in ((1, 7, 7), (7, 8, 15), (3, 16, 9))],
@@ -74,7 +74,7 @@ def test_longer_strides_than_kernels_multiply_no_zeros() -> None:
 
 @pytest.mark.parametrize(
     ("images", "stride", "dilation", "dtype"),
-    todays([(1, 1, 1, torch.bfloat16), (3, 2, 1, torch.bfloat16), (2, 1, 2, torch.float32), (4, 2, 2, torch.bfloat16)], 2),
+    in_turn([(1, 1, 1, torch.bfloat16), (3, 2, 1, torch.bfloat16), (2, 1, 2, torch.float32), (4, 2, 2, torch.bfloat16)], 2),
 )
 def test_few_images_are_multiplied_as_what_each_place_sees(images: int, stride: int, dilation: int, dtype: torch.dtype) -> None:
     given = [stride] * 2, ONE, [dilation] * 2, False, [0, 0], 1

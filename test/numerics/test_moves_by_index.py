@@ -16,7 +16,7 @@ from bench.sweeps import Function
 from test.gpu.unassembled import unassembled
 from test.programs.compiled import planned_for_gpu
 from test.programs.emulated import compiled, emulated
-from test.rotation import todays
+from test.rotation import in_turn
 
 MATRIX, LONG = (129, 1001), (100_003,)
 CASES: dict[str, tuple[Callable, tuple[tuple[int, ...], ...]]] = {
@@ -55,7 +55,7 @@ def inputs(shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype) -> tuple[Ten
     return tuple(torch.randn(shape).to(dtype) for shape in shapes)
 
 
-@pytest.mark.parametrize("name", todays([*CASES], 4))
+@pytest.mark.parametrize("name", in_turn([*CASES], 4))
 def test_planned_for_a_gpu(name: str) -> None:
     function, shapes = CASES[name]
     args = inputs(shapes, torch.float32)
@@ -81,7 +81,7 @@ COUNTED = ("head of what is made", torch.bfloat16)
 """Sorted by counting: one block adds up the counters, and what they say of the line."""
 
 
-@pytest.mark.parametrize(("name", "dtype"), todays([*itertools.product(CASES, [torch.bfloat16, torch.float32])], 5), ids=str)
+@pytest.mark.parametrize(("name", "dtype"), in_turn([*itertools.product(CASES, [torch.bfloat16, torch.float32])], 5), ids=str)
 def test_no_stage_is_one_block(name: str, dtype: torch.dtype) -> None:
     function, shapes = CASES[name]
     with unassembled():

@@ -14,7 +14,7 @@ import kitsune_mlir
 from bench.sweeps import Function
 from test.numerics.compare import exact, problem
 from test.programs.compiled import planned_for_gpu
-from test.rotation import todays
+from test.rotation import in_turn
 
 ORDERS = (0, 0.5, 1, 2, 3, float("inf"), float("-inf"))
 EXPONENTS = (0, 1, 1.0, 2, 2.0, 3, 4, 0.5, -0.5, -1, -2, 1.7)
@@ -36,7 +36,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 CASES = list(itertools.product(FORMS, SHAPES, DTYPES))
 
 
-@pytest.mark.parametrize("form, shape, dtype", todays(CASES, 4), ids=str)
+@pytest.mark.parametrize("form, shape, dtype", in_turn(CASES, 4), ids=str)
 def test_as_in_float64(form: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     """On the host, and as planned for a GPU; with a row of NaN, infinities and a negative zero where there are rows."""
     torch.manual_seed(sum(shape))

@@ -16,7 +16,7 @@ from bench.case import LIMITS, BenchCase
 from bench.measure import exact, relative_errors
 from kitsune_mlir.errors import PerformanceWarning
 from test.gpu.unassembled import unassembled
-from test.rotation import todays
+from test.rotation import in_turn
 
 LARGE = {case.name: case for case in operators() if "_large" in case.name}
 SMALL = {case.name: case for case in operators() if "_small" in case.name}
@@ -50,13 +50,13 @@ def compiled(case: BenchCase, target: str) -> kitsune_mlir.Program:
         return kitsune_mlir.compile(model, args, target=target, options={} if target == "host" else exactly)
 
 
-@pytest.mark.parametrize("name", todays(mixed(LARGE), 6))
+@pytest.mark.parametrize("name", in_turn(mixed(LARGE), 6))
 def test_no_stage_is_far_above_its_floor(name: str) -> None:
     slow = [stage["reason"] for stage in compiled(LARGE[name], "h200").summary["slow"]]
     assert bool(slow) == any(name.startswith(known) for known in SLOW), slow
 
 
-@pytest.mark.parametrize("name", todays(mixed(SMALL), 6))
+@pytest.mark.parametrize("name", in_turn(mixed(SMALL), 6))
 def test_small_ones_are_right(name: str) -> None:
     """The error is at most twice what PyTorch's own is."""
     case = SMALL[name]

@@ -1,11 +1,11 @@
-"""Some of PyTorch's own operator samples on the host target, others each day; `make opinfo` runs all of them."""
+"""Some of PyTorch's own operator samples on the host target, others each turn; `make opinfo` runs all of them."""
 
 import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 from test.opinfo import try_gradients, try_sample
-from test.rotation import todays
+from test.rotation import in_turn
 
 NAMES = (
     ["add", "mul", "div", "exp", "tanh", "sigmoid", "erf", "where", "clamp", "sum", "mean", "amax", "prod", "cumsum", "matmul"]
@@ -29,14 +29,14 @@ def test_samples(op) -> None:
         if not op.supports_dtype(dtype, "cpu"):
             continue
         torch.manual_seed(0)
-        for sample in todays(list(op.sample_inputs("cpu", dtype, requires_grad=False)), 1):
+        for sample in in_turn(list(op.sample_inputs("cpu", dtype, requires_grad=False)), 1):
             outcome, detail = try_sample(op, sample)
             assert outcome not in ("wrong", "crash"), detail
 
 
-@pytest.mark.parametrize("op", todays([op for op in OPS if op.supports_autograd], 5), ids=lambda op: op.name)
+@pytest.mark.parametrize("op", in_turn([op for op in OPS if op.supports_autograd], 5), ids=lambda op: op.name)
 def test_gradients(op) -> None:
     torch.manual_seed(0)
-    for sample in todays(list(op.sample_inputs("cpu", torch.float32, requires_grad=False)), 1):
+    for sample in in_turn(list(op.sample_inputs("cpu", torch.float32, requires_grad=False)), 1):
         outcome, detail = try_gradients(op, sample)
         assert outcome not in ("wrong", "crash"), detail

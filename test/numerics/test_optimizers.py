@@ -18,7 +18,7 @@ from kitsune_mlir.frontend.aten import traced_table
 from kitsune_mlir.frontend.decompositions import decomposition_table
 from test.numerics.compare import problems, widened
 from test.numerics.gradients import HOST, wrong_alone
-from test.rotation import todays
+from test.rotation import in_turn
 
 aten = torch.ops.aten
 SHAPES = [(7, 129), (1,), (3, 5, 2)]
@@ -66,7 +66,7 @@ def backend(graph: fx.GraphModule, args: Sequence[Any]) -> Callable[..., Any]:
     return aot_autograd(fw_compiler=compiled, decompositions=table)(graph, args)
 
 
-@pytest.mark.parametrize("name", todays(list(STEPS), 2))
+@pytest.mark.parametrize("name", in_turn(list(STEPS), 2))
 def test_steps(name: str) -> None:
     """Two steps: weights and all state as in float64, in one program."""
     torch._dynamo.reset()
@@ -137,7 +137,7 @@ CALLS = calls()
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
-@pytest.mark.parametrize("name", todays(list(CALLS), 4))
+@pytest.mark.parametrize("name", in_turn(list(CALLS), 4))
 def test_lists(name: str, dtype: torch.dtype) -> None:
     op, args = CALLS[name]
     found = wrong_alone(op, args(dtype), {})

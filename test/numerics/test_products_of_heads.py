@@ -6,7 +6,7 @@ import torch
 import kitsune_mlir
 from test.emulators.runner import emulated
 from test.gpu.unassembled import unassembled
-from test.rotation import todays
+from test.rotation import in_turn
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -43,7 +43,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("function, q, k, dtype, stages", todays(CASES, 2))
+@pytest.mark.parametrize("function, q, k, dtype, stages", in_turn(CASES, 2))
 def test_values(function, q, k, dtype, stages):
     torch.manual_seed(0)
     args = torch.randn(q).to(dtype), torch.randn(k).to(dtype)

@@ -17,15 +17,15 @@ from test.numerics.compare import beside_eager, exact
 from test.numerics.random_families import FAMILIES, drawn
 from test.numerics.random_models import failure
 from test.numerics.recorded import Model, Recorder, Value, shrunk
-from test.rotation import todays
+from test.rotation import in_turn
 
 
-@pytest.mark.parametrize("seed", todays(range(30), 4))
+@pytest.mark.parametrize("seed", in_turn(range(30), 4))
 def test_host(seed: int) -> None:
     assert failure(drawn(seed), "host") is None
 
 
-@pytest.mark.parametrize("seed", todays(range(30, 42), 3))
+@pytest.mark.parametrize("seed", in_turn(range(30, 42), 3))
 def test_gpu_code(seed: int) -> None:
     with unassembled():
         assert failure(drawn(seed), "sm_90a") is None

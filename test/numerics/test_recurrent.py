@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from kitsune_mlir.frontend.recurrent import UNROLLED
 from test.numerics.compare import exact, problems
 from test.programs.compiled import planned_for_gpu
-from test.rotation import todays
+from test.rotation import in_turn
 
 LAYERS = {
     "lstm": ("LSTM", 64, 64, {}, 4, 3, torch.bfloat16),
@@ -74,7 +74,7 @@ class Cells(nn.Module):
         return state[0] if isinstance(state, tuple) else state
 
 
-@pytest.mark.parametrize("name", todays(list(LAYERS), 2))
+@pytest.mark.parametrize("name", in_turn(list(LAYERS), 2))
 def test_layers(name: str) -> None:
     kind, width, hidden, settings, batch, length, dtype = LAYERS[name]
     net = getattr(nn, kind)(width, hidden, **settings).to(dtype)
@@ -95,7 +95,7 @@ def test_without_states(kind: str) -> None:
     assert problems(planned_for_gpu(model, *args)(*args), exact(model, args), model(*args)) == []
 
 
-@pytest.mark.parametrize("kind", todays(["LSTMCell", "GRUCell", "RNNCell"], 1))
+@pytest.mark.parametrize("kind", in_turn(["LSTMCell", "GRUCell", "RNNCell"], 1))
 def test_cells(kind: str) -> None:
     model = Cells(kind, 32).bfloat16().eval().requires_grad_(False)
     args = (torch.randn(3, 5, 32).bfloat16(),)

@@ -12,7 +12,7 @@ from torch import nn, optim
 
 import kitsune_mlir
 from kitsune_mlir.training import repeated_updates, traced
-from test.rotation import todays
+from test.rotation import in_turn
 
 OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "AdamW": lambda p: optim.AdamW(p, 0.01),
@@ -75,7 +75,7 @@ def three_steps(make: Callable[[Any], optim.Optimizer], depth: int = 2, groups: 
     return [*model.parameters(), *state]
 
 
-@pytest.mark.parametrize("name", todays(list(OPTIMIZERS), 2))
+@pytest.mark.parametrize("name", in_turn(list(OPTIMIZERS), 2))
 def test_as_if_traced_for_each(name, kinds, monkeypatch):
     together = three_steps(OPTIMIZERS[name], groups=True)
     assert 0 < len(kinds) <= 4

@@ -14,7 +14,7 @@ from test.gpu.unassembled import unassembled
 from test.numerics.compare import beside_eager
 from test.programs.compiled import planned_for_gpu
 from test.programs.scatters import forms
-from test.rotation import todays
+from test.rotation import in_turn
 
 SIZES = [(7, 1, 1), (129, 300, 7), (1, 129, 3), (60, 129, 64)]
 """Rows of the result, rows that are put there, columns."""
@@ -22,8 +22,8 @@ DTYPES = [torch.float32, torch.float64, torch.int64, torch.bfloat16, torch.float
 LIMITS = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 CASES = [(s, t, name) for t in DTYPES for name in forms(7, 3, 2, t) for s in SIZES]
 EVERYWHERE = ("expanded", "amax alone of rows", "index_put", "index_copy of columns")
-"""Forms that each day has, of f32."""
-TODAYS = [(SIZES[1], torch.float32, name) for name in EVERYWHERE] + todays(CASES, 9)
+"""Forms that each turn has, of f32."""
+THIS_TURN = [(SIZES[1], torch.float32, name) for name in EVERYWHERE] + in_turn(CASES, 9)
 
 
 def torchs(function, args) -> Tensor | None:
@@ -34,7 +34,7 @@ def torchs(function, args) -> Tensor | None:
         return None
 
 
-@pytest.mark.parametrize("sizes, dtype, name", TODAYS, ids=str)
+@pytest.mark.parametrize("sizes, dtype, name", THIS_TURN, ids=str)
 def test_scatters_are_torchs(sizes, dtype, name):
     torch.manual_seed(zlib.crc32(f"{sizes} {dtype} {name}".encode()))
     rows, updates, columns = sizes
@@ -73,7 +73,7 @@ def test_sums_of_many_are_rounded_once_on_the_host(name: str, dtype: torch.dtype
 def test_no_scatter_is_left_to_one_block(dtype):
     """Sums of rows and of elements are dealt out; indices that are slices, and rows that are constants, too."""
     all_forms = forms(500, 3000, 16, dtype)
-    for name in sorted(todays(list(all_forms), 5)):
+    for name in sorted(in_turn(list(all_forms), 5)):
         function, args = all_forms[name]
         if torchs(function, args) is None:
             continue

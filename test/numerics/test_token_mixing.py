@@ -9,12 +9,12 @@ import kitsune_mlir
 from bench.breadth.vision import Mixer
 from test.emulators.runner import emulated
 from test.gpu.unassembled import unassembled
-from test.rotation import todays
+from test.rotation import in_turn
 
 
 @pytest.mark.parametrize(
     "batch, tokens, width, hidden, depth, products",
-    todays(
+    in_turn(
         [
             (2, 7, 64, 264, 2, 4),
             (3, 9, 120, 300, 1, 2),

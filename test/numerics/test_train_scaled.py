@@ -14,7 +14,7 @@ from torch import Tensor, nn, optim
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError
-from test.rotation import todays
+from test.rotation import in_turn
 
 R = torch.randn
 CLIP = 0.05
@@ -90,7 +90,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name, clip", todays(list(itertools.product(OPTIMIZERS, (False, True))), 1))
+@pytest.mark.parametrize("name, clip", in_turn(list(itertools.product(OPTIMIZERS, (False, True))), 1))
 def test_scaler(name: str, clip: bool) -> None:
     """The scale grows; one step meets an infinity and changes nothing but the scale; one program."""
     pair = Pair(layers(), OPTIMIZERS[name], clip=clip)

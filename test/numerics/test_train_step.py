@@ -17,7 +17,7 @@ from torch import Tensor, nn, optim
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, UnsupportedError
 from test.numerics.compare import problems, widened
-from test.rotation import todays
+from test.rotation import in_turn
 
 R = torch.randn
 
@@ -186,7 +186,7 @@ def changed(value: Any) -> Any:
     return value * 0.8 if isinstance(value, float | Tensor) else value
 
 
-@pytest.mark.parametrize("optimizer, model", todays(list(itertools.product(OPTIMIZERS, MODELS)), 2))
+@pytest.mark.parametrize("optimizer, model", in_turn(list(itertools.product(OPTIMIZERS, MODELS)), 2))
 def test_steps(optimizer: str, model: str) -> None:
     """Three steps, all numbers of the optimizer other ones each time: one program, and nothing wrong."""
     make, loss_fn, batch = MODELS[model]

@@ -7,13 +7,13 @@ import torch
 
 import kitsune_mlir
 from bench.requests.window_nets import NETS, STATIC
-from test.rotation import todays
+from test.rotation import in_turn
 
 PATHS = 40
 """The benchmark `bench.requests.window_run` compares 200."""
 
 
-@pytest.mark.parametrize("name", [*todays(list(NETS), 1), *todays(list(STATIC), 1)])
+@pytest.mark.parametrize("name", [*in_turn(list(NETS), 1), *in_turn(list(STATIC), 1)])
 def test_paths(name: str) -> None:
     torch.manual_seed(random.randrange(1 << 30))
     draw = random.Random(random.randrange(1 << 30))

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from test.programs.emulated import compiled, emulated, engines
-from test.rotation import todays
+from test.rotation import in_turn
 
 
 def resized(**how) -> Callable[[Tensor], Tensor]:
@@ -54,7 +54,7 @@ WINDOWS: dict[str, tuple[Callable, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), todays([*itertools.product([*RESIZED, *WINDOWS], [torch.float32, torch.bfloat16])], 4), ids=str
+    ("name", "dtype"), in_turn([*itertools.product([*RESIZED, *WINDOWS], [torch.float32, torch.bfloat16])], 4), ids=str
 )
 def test_right(name: str, dtype: torch.dtype) -> None:
     function, shape = {**RESIZED, **WINDOWS}[name]
@@ -67,7 +67,7 @@ def test_right(name: str, dtype: torch.dtype) -> None:
     assert (found.double() - exact).abs().max() <= 2 * (eager.double() - exact).abs().max() + 1e-6
 
 
-@pytest.mark.parametrize("name", todays([*RESIZED], 4))
+@pytest.mark.parametrize("name", in_turn([*RESIZED], 4))
 def test_resized_in_one_stage(name: str) -> None:
     """Nothing is widened, and no table of places made, before."""
     function, shape = RESIZED[name]

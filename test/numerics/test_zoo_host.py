@@ -9,10 +9,10 @@ import kitsune_mlir
 from bench.models import ZOO, make
 from test.numerics.compare import exact, problems
 from test.programs.compiled import planned_for_gpu
-from test.rotation import todays
+from test.rotation import in_turn
 
 
-@pytest.mark.parametrize(("name", "dtype"), todays([*itertools.product(ZOO, [torch.float32, torch.bfloat16])], 4), ids=str)
+@pytest.mark.parametrize(("name", "dtype"), in_turn([*itertools.product(ZOO, [torch.float32, torch.bfloat16])], 4), ids=str)
 def test_zoo(name: str, dtype: torch.dtype) -> None:
     model, args = make(name, size="small", dtype=dtype)
     program = kitsune_mlir.compile(model, args, target="host")
@@ -24,7 +24,7 @@ def test_zoo(name: str, dtype: torch.dtype) -> None:
     assert program.summary["launches"] == 1
 
 
-@pytest.mark.parametrize("name", todays([*ZOO], 3))
+@pytest.mark.parametrize("name", in_turn([*ZOO], 3))
 def test_planned_for_the_gpu_run_on_the_host(name: str) -> None:
     """The tile program for the GPU's tiles and stages is the same contract: the host can check it."""
     model, args = make(name, size="small", dtype=torch.float32)

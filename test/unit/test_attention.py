@@ -21,7 +21,7 @@ from kitsune_mlir.passes.registry import PIPELINE
 from test.gpu.attention_cases import SMALL, inputs_of, model_of
 from test.numerics.compare import exact, problems
 from test.programs.compiled import module_after, planned_for_gpu
-from test.rotation import todays
+from test.rotation import in_turn
 
 NORMALIZED = PIPELINE[: PIPELINE.index("kitsune-normalize") + 1]
 
@@ -207,7 +207,7 @@ RIGHT = [
 ]
 
 
-@pytest.mark.parametrize("name", todays(RIGHT, 3))
+@pytest.mark.parametrize("name", in_turn(RIGHT, 3))
 def test_the_plan_for_the_gpu_is_right_on_the_host(name: str) -> None:
     case = SMALL[name]
     torch.manual_seed(0)

@@ -22,7 +22,7 @@ from test.gpu.attention_cases import Case
 from test.gpu.attention_gradient_programs import exact_results, model_of, trained_inputs
 from test.gpu.unassembled import unassembled
 from test.programs.compiled import planned_for_gpu
-from test.rotation import todays
+from test.rotation import in_turn
 
 SEED = torch.tensor(0x0123_4567_89AB_CDEF)
 CASES = {
@@ -85,7 +85,7 @@ def test_gradients_are_those_of_the_same_choice() -> None:
         assert abs((ahead - behind) / 2e-3 - (found[number] * way).sum().item()) < 2e-2
 
 
-@pytest.mark.parametrize("name", todays(list(CASES), 1))
+@pytest.mark.parametrize("name", in_turn(list(CASES), 1))
 def test_the_plan_for_the_gpu_is_right_on_the_host(name: str) -> None:
     case = CASES[name]
     torch.manual_seed(0)

@@ -18,7 +18,7 @@ from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from test.gpu.attention_cases import SMALL, TIMED, Case, inputs_of, model_of
 from test.programs.compiled import module_after
-from test.rotation import todays
+from test.rotation import in_turn
 
 
 def narrow(*shape: int) -> torch.Tensor:
@@ -107,9 +107,9 @@ def test_too_little_shared_memory_is_declined() -> None:
 @pytest.mark.parametrize(
     ("name", "few"),
     [
-        *((name, False) for name in todays(["plain", "grouped_bshd", "width_256_causal", "head_mask", "decode_16"], 2)),
-        *((name, False) for name in todays(["plain_many", "causal_many", "row_mask_many"], 1)),
-        *((name, True) for name in todays(["decode_cached", "decode", "decode_width_256"], 1)),
+        *((name, False) for name in in_turn(["plain", "grouped_bshd", "width_256_causal", "head_mask", "decode_16"], 2)),
+        *((name, False) for name in in_turn(["plain_many", "causal_many", "row_mask_many"], 1)),
+        *((name, True) for name in in_turn(["decode_cached", "decode", "decode_width_256"], 1)),
     ],
 )
 def test_kernels_assemble_without_spills(name: str, few: bool) -> None:

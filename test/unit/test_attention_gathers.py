@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from test.programs.compiled import planned_for_gpu
-from test.rotation import todays
+from test.rotation import in_turn
 
 CASES = [(1, 4, 1, 64, 33), (4, 1, 1, 64, 40), (2, 8, 1, 128, 129), (1, 1, 7, 64, 24), (1, 2, 129, 64, 136)]
 """Samples, heads that share keys, rows, elements of a head, keys."""
@@ -27,7 +27,7 @@ class Looked(nn.Module):
         return (weights.float() @ v.float()).to(v.dtype)
 
 
-@pytest.mark.parametrize("case", todays(CASES, 2), ids=str)
+@pytest.mark.parametrize("case", in_turn(CASES, 2), ids=str)
 def test_a_mask_that_is_looked_up(case: tuple[int, ...]) -> None:
     batch, times, rows, width, keys = case
     torch.manual_seed(sum(case))

@@ -30,10 +30,12 @@ from kitsune_mlir.passmanager.manager import run_pipeline
 from test.gpu.attention_cases import TRAINED, TRAINED_TIMED, Case
 from test.gpu.attention_gradient_programs import exact_results, model_of, trained_inputs
 from test.programs.compiled import planned_for_gpu
-from test.rotation import todays
+from test.rotation import in_turn
 
 ALIVE: list[ir.Module] = []  # what plans refer to lives as long as its module
 NAME = AttentionGradientEngine.name
+QUICK = [name for name in TRAINED if name not in ("many", "keys_1000", "keys_1000_causal")]
+"""Cases that a processor does in seconds."""
 
 
 def imported(model: nn.Module, args: tuple[Tensor, ...]) -> ir.Module:
@@ -73,7 +75,7 @@ def errors(model: nn.Module, args: tuple[Tensor, ...], exact: list[Tensor]) -> l
 # --- what is recognised, and that it is the same computation ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", todays([name for name in TRAINED if name not in ("many", "keys_1000", "keys_1000_causal")], 2))
+@pytest.mark.parametrize("name", in_turn(QUICK, 2))
 def test_sums_are_found_in_one_walk(name: str) -> None:
     """No contraction that the search behind each of them takes is left out."""
     case = TRAINED[name]
@@ -106,7 +108,7 @@ def test_layers_without_gradients_have_no_such_sums() -> None:
         assert len(weighted_sums(walk(module.operation))) == 2  # an attention each
 
 
-@pytest.mark.parametrize("name", todays([name for name in TRAINED if name not in ("many", "keys_1000", "keys_1000_causal")], 1))
+@pytest.mark.parametrize("name", in_turn(QUICK, 1))
 def test_the_plan_for_the_gpu_is_right_on_the_host(name: str) -> None:
     case = TRAINED[name]
     torch.manual_seed(0)
@@ -247,7 +249,7 @@ def test_too_little_shared_memory_is_declined() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    todays(
+    in_turn(
         ["causal", "grouped", "float_mask", "padding_mask", "keys_1000", "width_40_head_24", "plain", "f16", "width_256"], 1
     ),
 )

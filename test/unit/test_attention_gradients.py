@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from kitsune_mlir.frontend.gradients.attention import trained_attention
-from test.rotation import todays
+from test.rotation import in_turn
 
 CASES = {
     # heads, heads of keys, rows, keys, width, width of values, type, options
@@ -25,7 +25,7 @@ def gradients_of(function, tensors, kind):
     return [g.grad for g in given]
 
 
-@pytest.mark.parametrize("name", todays([*CASES], 1))
+@pytest.mark.parametrize("name", in_turn([*CASES], 1))
 def test_gradients(name):
     heads, shared, length, columns, width, out, dtype, options = CASES[name]
     options = dict(options)

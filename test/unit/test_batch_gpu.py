@@ -29,7 +29,7 @@ from kitsune_mlir.runtime.manifest import Manifest
 from test.gpu.unassembled import unassembled
 from test.numerics.compare import problem
 from test.programs.emulated import compiled, emulated_requests
-from test.rotation import todays
+from test.rotation import in_turn
 
 R = torch.randn
 CASES: dict[str, tuple[Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]] = {
@@ -44,7 +44,7 @@ CASES: dict[str, tuple[Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]]
 }
 
 
-@pytest.mark.parametrize("name, counts", todays([*itertools.product(CASES, [(1, 2), (5, 3), (7, 20)])], 4))
+@pytest.mark.parametrize("name, counts", in_turn([*itertools.product(CASES, [(1, 2), (5, 3), (7, 20)])], 4))
 def test_results_are_those_of_each_request(name: str, counts: tuple[int, int]):
     count, blocks = counts
     function, arguments = CASES[name]

@@ -19,7 +19,7 @@ from bench.requests.arrivals import Arrivals
 from bench.requests.loads import PATIENCE, Load, measure
 from bench.requests.processes import Unavailable, mps
 from bench.requests.scenarios import ADAPTERS, SCENARIOS, requests
-from test.rotation import todays
+from test.rotation import in_turn
 
 ASKED = argparse.Namespace(device="cpu", small=True, deadline=5.0, limit=64)
 
@@ -69,7 +69,7 @@ def test_adapters_share_their_base():
         assert (len({one[name] for one in pointers}) == 1) == name.startswith("base"), (name, place)
 
 
-@pytest.mark.parametrize("name", todays(list(SCENARIOS), 1))
+@pytest.mark.parametrize("name", in_turn(list(SCENARIOS), 1))
 def test_every_system_answers_as_eager_does(name: str):
     load = Load(name, ASKED)
     for system in ("engine", "engine, threads", "one by one", "batched", "vmap"):

@@ -6,7 +6,7 @@ import torch
 import kitsune_mlir
 from bench.requests import engine_cost, ensembles
 from bench.requests.coalesced import CASES, Case, calls_of, errors_of, line_of, on_host
-from test.rotation import todays
+from test.rotation import in_turn
 
 
 @pytest.mark.parametrize("case", [Case("product", 3), Case("towers", 3), Case("towers", 64)], ids=lambda case: case.name)
@@ -32,7 +32,7 @@ def test_an_entry_says_who_is_faster():
 
 
 def test_models_on_one_input():
-    ((case, only),) = todays([("alike_4", ("batch", "vmap")), ("alike_4", ("window",)), ("unlike_4", ("one program",))], 1)
+    ((case, only),) = in_turn([("alike_4", ("batch", "vmap")), ("alike_4", ("window",)), ("unlike_4", ("one program",))], 1)
     entry = ensembles.measure(case, "cpu", True, 0.0, only)
     ways = {"one after the other", *only}
     assert entry["ok"] and entry["errors"].keys() == entry["times one"].keys() == ways and not entry["missing"]

@@ -15,7 +15,7 @@ from bench.requests.physics import NEAR, cases, creature
 from bench.requests.window_nets import NETS
 from bench.requests.window_peers import Peers
 from bench.requests.window_run import Compared, measure
-from test.rotation import todays
+from test.rotation import in_turn
 
 ASKED = argparse.Namespace(small=True, device="cpu", peers=("eager", "window"), calls=3, rounds=1, size=16, after=1 << 30)
 
@@ -130,7 +130,7 @@ def test_a_peer_that_cannot_be_made_is_missing():
 @pytest.mark.parametrize("batch", [1, 3])
 def test_bodies_through_a_window(batch: int):
     torch.manual_seed(random.randrange(1 << 30))
-    (name,) = todays(list(bodies.CREATURES), 1)
+    (name,) = in_turn(list(bodies.CREATURES), 1)
     model, draw = creature(name, batch, True)
     source = random.Random(random.randrange(1 << 30))
     states = [draw(source) for _ in range(2)]

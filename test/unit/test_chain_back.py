@@ -19,7 +19,7 @@ from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from test.emulators.chain import run_chain
-from test.rotation import todays
+from test.rotation import in_turn
 from test.unit.test_chain_engine import compiled, task_of, tiles, to_numpy, widened
 
 BF16 = torch.bfloat16
@@ -95,7 +95,7 @@ def check(found: list[Tensor], plain: list[Tensor], exact: list[Tensor]) -> None
 
 
 @pytest.mark.parametrize(
-    ("rows", "width", "height"), todays([(300, 64, 128), (129, 128, 64), (40, 96, 64), (260, 256, 128)], 2)
+    ("rows", "width", "height"), in_turn([(300, 64, 128), (129, 128, 64), (40, 96, 64), (260, 256, 128)], 2)
 )
 def test_forward_and_back(rows: int, width: int, height: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(rows)

@@ -31,7 +31,7 @@ from test.gpu.chain_programs import CASES, Edge, Gated, Joined, Normalised, Wide
 from test.gpu.sanitizer_makers import OddTable
 from test.programs.compiled import planned
 from test.programs.kept import kept
-from test.rotation import todays
+from test.rotation import in_turn
 
 BF16 = torch.bfloat16
 
@@ -156,7 +156,7 @@ def test_declines_say_why(context) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", todays(["ragged_13_27_3", "ragged_47_1", "two_129_kn", "layer_norm", "heads", "gated", "edge", "wide_320_129"], 4)
+    "name", in_turn(["ragged_13_27_3", "ragged_47_1", "two_129_kn", "layer_norm", "heads", "gated", "edge", "wide_320_129"], 4)
 )
 def test_cases_assemble_without_spills(name: str, context) -> None:
     make_model, make_args = CASES[name]
@@ -356,7 +356,7 @@ EMULATED = {
 """Models and the rows of their tiles."""
 
 
-@pytest.mark.parametrize("name", todays(list(EMULATED), 4))
+@pytest.mark.parametrize("name", in_turn(list(EMULATED), 4))
 def test_emulated_kernels_are_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     make, height = EMULATED[name]

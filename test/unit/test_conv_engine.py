@@ -35,7 +35,7 @@ from kitsune_mlir.passes.registry import PIPELINE
 from kitsune_mlir.passmanager.manager import run_pipeline
 from test.emulators.vector import run_kernel
 from test.gpu.conv_programs import CASES, Case
-from test.rotation import todays
+from test.rotation import in_turn
 
 SHARED = KernelOptions().shared_bytes
 MODULES: list[ir.Module] = []
@@ -64,8 +64,8 @@ def planned(case: Case, **limits: Any) -> Plan | Decline:
 
 @pytest.mark.parametrize(
     "name",
-    todays(["odd", "odd_channels", "five", "dilated", "stride_odd", "three_images", "first_odd", "half", "one_pixel"], 3)
-    + todays([f"{name}_{dtype}" for name in ("odd", "long", "stride", "first", "one") for dtype in ("f32", "tf32")], 3),
+    in_turn(["odd", "odd_channels", "five", "dilated", "stride_odd", "three_images", "first_odd", "half", "one_pixel"], 3)
+    + in_turn([f"{name}_{dtype}" for name in ("odd", "long", "stride", "first", "one") for dtype in ("f32", "tf32")], 3),
 )
 def test_cases_assemble_without_spills(name: str) -> None:
     module = lowered(CASES[name])

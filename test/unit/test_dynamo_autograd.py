@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kitsune_mlir.sized.restride import same_strides
 from test.programs.eager import eager_and_compiled
-from test.rotation import todays
+from test.rotation import in_turn
 
 R = torch.randn
 
@@ -285,7 +285,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", todays([*CASES], 7))
+@pytest.mark.parametrize("name", in_turn([*CASES], 7))
 def test_as_in_eager(name):
     want, got = eager_and_compiled(CASES[name])
     alike(got, want, 5e-2 if name.startswith("autocast") else 1e-5)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import kitsune_mlir
-from test.rotation import todays
+from test.rotation import in_turn
 
 pytestmark = pytest.mark.usefixtures("drawn_today")
 R = torch.randn
@@ -78,7 +78,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name, dtype", todays([*itertools.product(CASES, [torch.float32, torch.bfloat16])], 2))
+@pytest.mark.parametrize("name, dtype", in_turn([*itertools.product(CASES, [torch.float32, torch.bfloat16])], 2))
 def test_random_sizes(name, dtype):
     make, inputs, dims, most = CASES[name]
     model = make().to(dtype)

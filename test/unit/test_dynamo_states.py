@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kitsune_mlir.dynamo import graph_calls
 from test.programs.eager import eager_and_compiled
-from test.rotation import todays
+from test.rotation import in_turn
 from test.unit.test_dynamo_autograd import alike
 
 R = torch.randn
@@ -306,7 +306,7 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize("case", todays([*CASES], 4), ids=lambda case: case.__name__)
+@pytest.mark.parametrize("case", in_turn([*CASES], 4), ids=lambda case: case.__name__)
 def test_as_in_eager(case):
     want, got = eager_and_compiled(case)
     alike(got, want, 5e-2 if "autocast" in case.__name__ else 1e-5)

@@ -15,7 +15,7 @@ import pytest
 
 from kitsune_mlir.dynamo.graph_options import options_of_backend
 from kitsune_mlir.errors import ArgumentError
-from test.rotation import todays
+from test.rotation import in_turn
 
 QUIET = "nothing is asked for from here on"
 SCRIPT = f"""
@@ -49,7 +49,7 @@ def artifacts(folder: Path) -> dict[str, tuple[str, bool]]:
     return found
 
 
-@pytest.mark.parametrize("asked", todays(["kitsune_mlir.dynamo", "+kitsune_mlir.dynamo"], 1))
+@pytest.mark.parametrize("asked", in_turn(["kitsune_mlir.dynamo", "+kitsune_mlir.dynamo"], 1))
 def test_traces_for_tlparse_and_torch_logs(asked: str, tmp_path: Path) -> None:
     environment = {**os.environ, "TORCH_TRACE": str(tmp_path), "TORCH_LOGS": asked}
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=environment, check=True)

@@ -30,7 +30,7 @@ from kitsune_mlir.runtime.manifest_check import check_manifest
 from kitsune_mlir.runtime.program import Program
 from test.emulators.vector import run_kernel
 from test.gpu.unassembled import unassembled
-from test.rotation import todays
+from test.rotation import in_turn
 from test.unit.test_cuda_executor import MANIFEST, fake  # noqa: F401  (a fixture)
 
 
@@ -75,7 +75,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case, debug", todays([*itertools.product(CASES, [False, True])], 1))
+@pytest.mark.parametrize("case, debug", in_turn([*itertools.product(CASES, [False, True])], 1))
 def test_what_is_shared_is_what_each_would_have_been(case, debug, monkeypatch):
     model, args = CASES[case][0]().bfloat16(), tuple(x.bfloat16() for x in CASES[case][1]())
     seen: list[str] = []

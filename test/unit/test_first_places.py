@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import kitsune_mlir
 from bench.sweeps import Function
 from test.programs.emulated import compiled, emulated, engines
-from test.rotation import todays
+from test.rotation import in_turn
 
 CASES = {
     "apart": (lambda x: F.max_pool2d(x, 2, return_indices=True), (2, 3, 12, 10)),
@@ -21,7 +21,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name, dtype", todays([*itertools.product(CASES, [torch.float32, torch.bfloat16])], 5), ids=str)
+@pytest.mark.parametrize("name, dtype", in_turn([*itertools.product(CASES, [torch.float32, torch.bfloat16])], 5), ids=str)
 def test_places_of_equal_maxima_are_the_first(name, dtype):
     function, shape = CASES[name]
     torch.manual_seed(len(name))

@@ -25,7 +25,7 @@ from test.emulators.kernel import Machine, launch
 from test.gpu import cases, cases_bodies, cases_layers
 from test.gpu.run_programs import error_of, make_input
 from test.gpu.tile_text import buffer, offset, program, rows, semaphore, store_rows, task, wait_one
-from test.rotation import todays
+from test.rotation import in_turn
 
 ONE = ((((8, 4), "f32", "normal"),), (((8, 4), "f32"),))
 
@@ -275,7 +275,7 @@ def test_a_plan_of_many_registers_limits_the_threads_of_others():
         assert mixed.manifest.threads == 384
 
 
-@pytest.mark.parametrize("make", todays(cases.CASES, 4), ids=lambda make: make().name)
+@pytest.mark.parametrize("make", in_turn(cases.CASES, 4), ids=lambda make: make().name)
 def test_cases_become_cubins(make):
     """No spills, nothing unresolved, and the program itself is left alone."""
     case = make()

@@ -32,7 +32,7 @@ from test.gpu.case import CASES
 from test.gpu.kit import bulk
 from test.gpu.kit.fragment import Fragment
 from test.gpu.kit.layouts import RowLayout, WgmmaAccumulator
-from test.rotation import todays
+from test.rotation import in_turn
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def emitted(build, parameters=("pointer",), threads: int = 128) -> str:
     return compiled.ptx
 
 
-@pytest.mark.parametrize("name", todays(sorted(CASES), 12))
+@pytest.mark.parametrize("name", in_turn(sorted(CASES), 12))
 def test_device_cases_assemble_without_spills_and_warnings(name):
     cubin = CASES[name]().kernel.cubin
     assert cubin.data[:4] == b"\x7fELF"

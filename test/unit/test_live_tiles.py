@@ -19,7 +19,7 @@ from kitsune_mlir.pipeline import compile_imported
 from kitsune_mlir.runtime.host_code import CutTask
 from kitsune_mlir.runtime.host_executor import _Trials
 from kitsune_mlir.runtime.host_runner import HostRunner
-from test.rotation import day
+from test.rotation import turn
 
 N = 200
 R = torch.randn
@@ -65,7 +65,7 @@ def check(function, args, poisoned, sizes, rows=N, valid=None):
     return program
 
 
-SIZES = (1, 7, 63, 64, 65, 129, N - 1, N, *random.Random(day()).sample(range(1, N), 3))
+SIZES = (1, 7, 63, 64, 65, 129, N - 1, N, *random.Random(turn()).sample(range(1, N), 3))
 
 
 def layers(w, x, count):

@@ -32,7 +32,7 @@ from test.gpu.mma_programs import SMALL
 from test.gpu.mma_text import Layer, program
 from test.gpu.unassembled import unassembled
 from test.programs.kept import kept
-from test.rotation import todays
+from test.rotation import in_turn
 
 
 def planned(text: str, **limits) -> Plan | Decline:
@@ -45,7 +45,7 @@ def decided(layer: Layer) -> MmaPlan:
     return plan.private
 
 
-@pytest.mark.parametrize("name", todays(list(SMALL), 5))
+@pytest.mark.parametrize("name", in_turn(list(SMALL), 5))
 def test_small_programs_assemble_without_spills(name: str) -> None:
     with new_context(), ir.Location.unknown():
         layers = SMALL[name]

@@ -15,7 +15,7 @@ import kitsune_mlir
 from kitsune_mlir.cheaper_plans import SPILLED
 from kitsune_mlir.codegen.gpu.engines.registry import ENGINES
 from test.gpu.unassembled import unassembled
-from test.rotation import todays
+from test.rotation import in_turn
 
 ROWS = (1, 7, 16, 33, 64, 100, 129, 512, 1000, 4096)
 WIDTHS = (3, 8, 13, 24, 27, 32, 63, 64, 96, 129, 160, 192, 256, 257, 320, 384, 512, 1000)
@@ -110,7 +110,7 @@ def complaints(seed: int) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("seed", todays(range(400), 3))
+@pytest.mark.parametrize("seed", in_turn(range(400), 3))
 def test_who_offers_does_it_without_spills(seed):
     assert complaints(seed) == []
 

@@ -14,7 +14,7 @@ import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, DynamicShapeError, FrontendError
 from test.numerics.compare import beside_eager
 from test.programs.file_models import MODELS, fresh
-from test.rotation import todays
+from test.rotation import in_turn
 from test.unit.test_sources import runs, section
 
 needs_onnx = pytest.mark.skipif(importlib.util.find_spec("onnx") is None, reason="needs the package onnx")
@@ -28,7 +28,7 @@ def write(model: torch.nn.Module, args: tuple[Any, ...], path: Path, **options: 
 
 
 @needs_onnx
-@pytest.mark.parametrize("name", todays([*MODELS], 2))
+@pytest.mark.parametrize("name", in_turn([*MODELS], 2))
 def test_models_give_what_they_give_in_pytorch(name: str, tmp_path: Path) -> None:
     model, example, args = fresh(name)
     write(model, example, tmp_path / "m.onnx", external_data=False)

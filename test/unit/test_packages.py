@@ -20,10 +20,10 @@ from kitsune_mlir.errors import PackageError
 from kitsune_mlir.runtime.archive import SPARE, Archive, write_archive
 from kitsune_mlir.runtime.package import DIGEST, MANIFEST
 from test.programs.packages import Damage, call, loaded, members_of, package, zipped
-from test.rotation import day
+from test.rotation import turn
 
 PER_KIND = 152
-"""Of eleven kinds and two targets, on each of three days others: 10,032."""
+"""Of eleven kinds and two targets, in each of three turns others: 10,032."""
 
 MOST_GROWTH = 600 << 20
 """Bytes by which the process may grow: what small files may unpack to (`archive.SPARE`), and again in a program."""
@@ -45,7 +45,7 @@ def test_a_damaged_package_is_refused_or_loads_as_it_was(data: bytes, kind: str,
     want = loaded(path, data)
     runs = want.target == "host"
     wanted = torch.utils._pytree.tree_leaves(want(*call()[0], **call()[1])) if runs else []
-    rng = random.Random(f"{kind} {day() % 3}")
+    rng = random.Random(f"{kind} {turn() % 3}")
     refused, before = 0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(PER_KIND):
         mutant = DAMAGES[kind](data, rng)

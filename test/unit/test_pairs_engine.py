@@ -16,7 +16,7 @@ from kitsune_mlir.dialects.tile_reader import ProgramView
 from test.emulators.vector import run_kernel
 from test.emulators.warp import Warps
 from test.programs.compiled import planned
-from test.rotation import todays
+from test.rotation import in_turn
 
 BF16 = torch.bfloat16
 
@@ -53,7 +53,7 @@ def case(samples: int, tables: int, width: int, dtype: torch.dtype = BF16):
 
 
 @pytest.mark.parametrize(
-    "samples, tables, width", todays([(2, 3, 32), (7, 26, 128), (129, 5, 64), (40, 33, 32), (9, 48, 32), (1000, 2, 32)], 2)
+    "samples, tables, width", in_turn([(2, 3, 32), (7, 26, 128), (129, 5, 64), (40, 33, 32), (9, 48, 32), (1000, 2, 32)], 2)
 )
 def test_emulated_kernels_compute_what_torch_does(samples, tables, width):
     model, x, indices = case(samples, tables, width)

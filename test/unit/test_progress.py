@@ -15,7 +15,7 @@ from kitsune_mlir.passes.base import PassFailure
 from kitsune_mlir.passes.check_progress import CheckProgress
 from test.oracles.schedules import verdict, width
 from test.programs.planned import CASES, MLP, parse, rows, tile_program
-from test.rotation import todays
+from test.rotation import in_turn
 
 Edit = Callable[[], object]
 
@@ -124,7 +124,7 @@ def arena_is_left(module: ir.Module) -> bool:
     return False
 
 
-@pytest.mark.parametrize("name", todays([*CASES], 1))
+@pytest.mark.parametrize("name", in_turn([*CASES], 1))
 def test_every_harmful_fault_is_found_and_no_other(name: str) -> None:
     text, tile, slack = CASES[name]
     original = str(tile_program(text, tile, slack))

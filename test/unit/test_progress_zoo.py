@@ -27,7 +27,7 @@ from test.oracles.interleavings import conflicts_of, verdict
 from test.oracles.runs import fewest, random_run, reachable, replay
 from test.oracles.tiles import TileProgram
 from test.programs.planned import parse
-from test.rotation import day, todays
+from test.rotation import in_turn, turn
 from test.unit.test_progress import arena_is_left, faults, function_of
 
 EACH = 5
@@ -86,7 +86,7 @@ def kinds_of(name: str, target: str) -> dict[str, list[str]]:
 
 def chosen(name: str, target: str) -> list[str]:
     """Today's faults of a program."""
-    kinds, rng = kinds_of(name, target), random.Random(f"{name} {target} {day()}")
+    kinds, rng = kinds_of(name, target), random.Random(f"{name} {target} {turn()}")
     return [rng.choice(kinds[kind]) for kind in rng.sample(sorted(kinds), min(EACH, len(kinds)))]
 
 
@@ -96,7 +96,7 @@ def test_there_are_faults_of_every_kind() -> None:
         assert len(kinds[kind]) >= 3, kinds
 
 
-@pytest.mark.parametrize("name, target", todays([*itertools.product(NAMES, TARGETS)], 3))
+@pytest.mark.parametrize("name, target", in_turn([*itertools.product(NAMES, TARGETS)], 3))
 def test_right_programs_pass_and_every_harmful_fault_has_a_trace(name: str, target: str) -> None:
     module = parse(tile_text(name, target))
     assert verdict(*judged(name, target)) is None

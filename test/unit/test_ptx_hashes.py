@@ -1,4 +1,4 @@
-"""The list of PTX hashes is what the compiler emits: a few cases of all, others each day, and the command says what differs."""
+"""The list of PTX hashes is what the compiler emits: some of all in turn, and the command says what differs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from test.gpu import ptx_hashes
-from test.rotation import todays
+from test.rotation import in_turn
 
 LISTED = json.loads(ptx_hashes.LIST.read_text())
 CASES = sorted(name for name in LISTED["cases"] if name.startswith(("bench/small_", "operator_programs/")))
@@ -21,7 +21,7 @@ def same_versions() -> bool:
 
 
 @pytest.mark.skipif(not same_versions(), reason="the list is of other versions of torch, torch-mlir or llvmlite")
-@pytest.mark.parametrize("case", [*FIXED, *todays(CASES, 4)])
+@pytest.mark.parametrize("case", [*FIXED, *in_turn(CASES, 4)])
 def test_listed_ptx_is_what_is_emitted(case: str) -> None:
     kind, _, name = case.partition("/")
     assert ptx_hashes.hashes_of(kind, [name]) == {case: LISTED["cases"][case]}

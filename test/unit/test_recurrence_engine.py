@@ -14,7 +14,7 @@ from kitsune_mlir.codegen.gpu.engines.recurrence.layout import COLUMNS, ROWS, La
 from kitsune_mlir.frontend.recurrence import LARGEST, recurrence
 from test.emulators.warp import Warps
 from test.programs.emulated import compiled, emulated, engines
-from test.rotation import todays
+from test.rotation import in_turn
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
@@ -101,7 +101,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", todays(list(CASES), 2))
+@pytest.mark.parametrize("name", in_turn(list(CASES), 2))
 def test_kernels_compute_what_torch_does(name: str) -> None:
     case = CASES[name]
     args = case.args()
@@ -163,7 +163,7 @@ def test_weights_of_a_layer_that_fits_stay_on_chip() -> None:
         assert layout is not None and layout.held + layout.stored == layout.own_k_blocks
 
 
-@pytest.mark.parametrize("kind, layers, dtype", todays([("LSTM", 2, BF16), ("GRU", 1, BF16), ("RNN", 2, F32)], 1))
+@pytest.mark.parametrize("kind, layers, dtype", in_turn([("LSTM", 2, BF16), ("GRU", 1, BF16), ("RNN", 2, F32)], 1))
 def test_layers_are_one_launch_without_spills(kind: str, layers: int, dtype: torch.dtype) -> None:
     model = getattr(nn, kind)(512, 512, layers).to(dtype).eval().requires_grad_(False)
     program = kitsune_mlir.compile(model, (torch.randn(32, 8, 512, dtype=dtype),), target="sm_90a")

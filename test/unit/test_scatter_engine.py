@@ -11,7 +11,7 @@ from kitsune_mlir.codegen.gpu.contraction.row_addition import widest
 from test.emulators.atomics import AtomicBlock
 from test.programs import emulated
 from test.programs.scatters import FLOATS, forms
-from test.rotation import todays
+from test.rotation import in_turn
 from test.unit.test_scatter_ordered import Sum
 
 
@@ -69,7 +69,7 @@ KINDS = ("amax alone of rows", "amin with self", "prod with self of rows", "accu
         (11, torch.bfloat16, "mean alone of rows"),
         (5, torch.float32, "expanded slice"),
         (8, torch.bfloat16, "rows by a slice"),
-        *todays([(c, t, name) for name in KINDS for c in (1, 3, 8) for t in OTHER_TYPES], 6),
+        *in_turn([(c, t, name) for name in KINDS for c in (1, 3, 8) for t in OTHER_TYPES], 6),
     ],
     ids=str,
 )
@@ -95,7 +95,7 @@ MESSAGES = [name for name in forms(3, 2, 4, torch.float32) if "messages" in name
         (8, torch.bfloat16, "messages of both ends"),
         (4, torch.float32, "largest messages"),
         (1, torch.float32, "mean messages"),
-        *todays([(c, t, name) for name in MESSAGES for c in (1, 3, 8, 11) for t in FLOATS], 3),
+        *in_turn([(c, t, name) for name in MESSAGES for c in (1, 3, 8, 11) for t in FLOATS], 3),
     ],
     ids=str,
 )

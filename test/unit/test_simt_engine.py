@@ -24,7 +24,7 @@ from test.emulators.vector import run_kernel
 from test.gpu.simt_cases import CASES, DTYPES, TOLERANCE, Case, error_of, rows, softmax
 from test.gpu.simt_programs import compile_case
 from test.oracles.upstream import values_of
-from test.rotation import todays
+from test.rotation import in_turn
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
@@ -79,7 +79,7 @@ EMULATED = (
 )
 
 
-@pytest.mark.parametrize("name", todays(list(EMULATED), 8))
+@pytest.mark.parametrize("name", in_turn(list(EMULATED), 8))
 def test_right_in_bounds_aligned_and_without_races(name):
     """Every case against torch in float64; the emulator checks every access and every barrier."""
     check(CASES[name])
@@ -106,7 +106,7 @@ def test_rows_shared_by_a_cluster_and_rows_in_parts(name, tuning):
 COLUMNS = ["column_softmax", "middle_softmax", "column_argmax", "column_sum_odd"]
 
 
-@pytest.mark.parametrize("name, blocks", todays([*itertools.product(COLUMNS, [2, 4])], 3))
+@pytest.mark.parametrize("name, blocks", in_turn([*itertools.product(COLUMNS, [2, 4])], 3))
 def test_columns_shared_by_a_cluster(name, blocks):
     """Whose elements stay in registers, not where they are gone over once."""
     assert check(CASES[name], SimtEngine(Overrides(cluster=blocks))).manifest.cluster == (1 if "sum" in name else blocks)

@@ -11,7 +11,7 @@ from kitsune_mlir.codegen.gpu.engines.sort.radix_layout import Layout, layout_of
 from kitsune_mlir.dialects import new_context
 from test.emulators.warp import Warps
 from test.programs.emulated import compiled, emulated, engines
-from test.rotation import todays
+from test.rotation import in_turn
 
 BF16, F32, F64, I64, I32 = torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.int32
 
@@ -77,7 +77,7 @@ def test_places_alone_and_what_is_made_of_them():
 WIDE = [((2, 5000), False), ((3, 1100), True), ((1, 4096), False)]
 
 
-@pytest.mark.parametrize("lines, dtype", todays([*itertools.product(WIDE, [F32, I64])], 1))
+@pytest.mark.parametrize("lines, dtype", in_turn([*itertools.product(WIDE, [F32, I64])], 1))
 def test_more_lanes_than_threads(lines, dtype):
     shape, descending = lines
     check(lambda x: tuple(x.sort(dim=1, descending=descending, stable=True)), numbers(shape, dtype), threads=384)
@@ -91,7 +91,7 @@ def test_beside_an_engine_whose_registers_leave_a_kernel_few_threads():
 LONG = [((2500,), False), ((2, 2051), True)]
 
 
-@pytest.mark.parametrize("lines, dtype", todays([*itertools.product(LONG, [F32, BF16, I64, F64, I32, torch.uint8])], 2))
+@pytest.mark.parametrize("lines, dtype", in_turn([*itertools.product(LONG, [F32, BF16, I64, F64, I32, torch.uint8])], 2))
 def test_rows_that_blocks_share(lines, dtype):
     shape, descending = lines
     x = numbers(shape, dtype) if dtype != torch.uint8 else numbers(shape, I32).abs().to(dtype)

@@ -13,7 +13,7 @@ from kitsune_mlir.errors import DynamicShapeError, FrontendError
 from kitsune_mlir.runtime.signature import torch_dtype
 from test.numerics.compare import beside_eager
 from test.programs.file_models import MODELS, fresh
-from test.rotation import todays
+from test.rotation import in_turn
 from test.unit.test_sources import runs, section
 
 CALLED = """
@@ -45,7 +45,7 @@ def write(name: str, path: Path) -> tuple[torch.nn.Module, tuple[torch.Tensor, .
     return model, args
 
 
-@pytest.mark.parametrize("name", todays([*MODELS], 3))
+@pytest.mark.parametrize("name", in_turn([*MODELS], 3))
 def test_models_give_what_they_give_in_pytorch(name: str, tmp_path: Path) -> None:
     model, args = write(name, tmp_path / "m.mlir")
     program = kitsune_mlir.compile(tmp_path / "m.mlir", target="host")

@@ -9,7 +9,7 @@ from kitsune_mlir.dialects.unchanged import lasting
 from test.gpu.cases import CASES
 from test.gpu.cases_layers import layers
 from test.programs.view import view
-from test.rotation import todays
+from test.rotation import in_turn
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -54,7 +54,7 @@ def test_tasks_of_another_width_have_trials_of_their_own(trials):
 
 
 def test_what_is_chosen_is_what_trials_of_its_own_would_give(trials):
-    texts = [make().text for make in todays(CASES, 8)]
+    texts = [make().text for make in in_turn(CASES, 8)]
     alone = [plans(text) for text in texts]
     first = len(trials)
     with lasting():

@@ -10,7 +10,7 @@ import torch
 from bench.models import ZOO, Case, cases, make
 from kitsune_mlir.frontend import import_model
 from test.oracles.upstream import run
-from test.rotation import todays
+from test.rotation import in_turn
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -89,7 +89,7 @@ def test_full_sizes_are_those_of_the_targets():
     assert full["llama8b_tok"]["cached"] == 1024 and full["llama_prefill"]["tokens"] == 128
 
 
-@pytest.mark.parametrize("name", todays([*ZOO], 2))
+@pytest.mark.parametrize("name", in_turn([*ZOO], 2))
 def test_full_model_imports(name):
     model, args = make(name)
     imported = import_model(model, args)
