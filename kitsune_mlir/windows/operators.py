@@ -132,7 +132,7 @@ def results_of(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
         if any(not isinstance(leaf, torch.Tensor) or leaf.dtype.is_complex for leaf in leaves):
             return "it gives no plain tensors"
         metas = [Meta(tuple(leaf.shape), tuple(leaf.stride()), leaf.dtype, device if plain else leaf.device) for leaf in leaves]
-    if any(0 in meta.shape for meta in metas):
+    if all(0 in meta.shape for meta in metas):
         return "its result has no elements"
     if any(meta.device != device for meta in metas):  # also what Tensor.tolist copies before it reads
         return "it copies to another device"

@@ -18,6 +18,8 @@ from kitsune_mlir.windows.operators import Kind, Meta
 __all__ = ["Op", "Recording", "Segment", "function_of", "rebuilt", "template"]
 
 _TENSOR, _LIST = "tensor of a window", "list of a window"
+_NOWHERE = -1
+"""The address of what has no elements."""
 
 
 def template(value: Any, tensors: list[torch.Tensor]) -> Any:
@@ -128,9 +130,15 @@ class Recording:
         self.ops.append(op._replace(outs=tuple(outs)))
 
     def function(self, op: Op, results: Sequence[torch.Tensor]) -> None:
-        """Note a call with its results, whose memory was made for it."""
+        """Note a call with its results, whose memory was made for it. One without elements is no value that somebody can need:
+        a batch normalization gives two beside its own (statistics that only training saves)."""
         outs = []
         for tensor in results:
+            if not tensor.numel():
+                outs.append(len(self.metas))
+                self.metas.append(Meta(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device))
+                self._root_of.append(_NOWHERE)
+                continue
             storage = tensor.untyped_storage()
             base = storage.data_ptr()
             number = self._new(tensor, (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype), base)

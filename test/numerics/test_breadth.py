@@ -21,8 +21,6 @@ SLOW = {
     "pointnet": "one block has the sixteen rows of a chain",
     "convnext_96_b8": "the model of a depthwise convolution's time is three times what was measured",
     "unet_32": "a convolution of two features",
-    "decoder_256": "a transposition of weights",
-    "routed_experts": "a sum beside the map whose rows it adds, of integers",
 }
 """Models with stages that are said to be slow."""
 

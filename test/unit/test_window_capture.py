@@ -222,6 +222,24 @@ def test_inference_tensors_and_batch_norm_in_training() -> None:
     torch.testing.assert_close(norm.running_mean, same.running_mean)
 
 
+def test_results_without_elements_leave_a_call_in_its_segment() -> None:
+    """Batch normalization gives two beside its own when it does not train; they are tensors like any other."""
+    norm, x = torch.nn.BatchNorm2d(4).eval(), torch.randn(2, 4, 5, 5)
+    norm.running_mean, norm.running_var = torch.randn(4), torch.rand(4) + 0.5
+    numbers = norm.weight, norm.bias, norm.running_mean, norm.running_var
+    with torch.no_grad():
+        expected = (norm(x * 2) + 1).relu()
+        for _ in range(3):
+            with kitsune_mlir.window(after=2) as captured:
+                found = (norm(x * 2) + 1).relu()
+                made, mean, deviation = torch.ops.aten.native_batch_norm(found, *numbers, False, 0.1, 1e-5)
+                assert mean.numel() == deviation.numel() == 0 and torch.cat([mean, deviation]).numel() == 0
+            torch.testing.assert_close(found, expected)
+            torch.testing.assert_close(made, norm(expected))
+    assert captured.segments == {"a program": 1}
+    assert set(captured.eager) == {"aten.cat.default: an argument has no elements"}
+
+
 def test_errors_come_when_values_are_read() -> None:
     table, rows = torch.randn(4, 2), torch.tensor([1, 9])
     for read in (True, False):
