@@ -10,7 +10,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.registry import traits_of
 from kitsune_mlir.dialects.access import is_tensor
-from kitsune_mlir.dialects.attribute_table import INTO, VALID_ROWS
+from kitsune_mlir.dialects.attribute_table import INTO, MUTATES, VALID_ROWS
 from kitsune_mlir.dialects.edges import edge_of, producer_of, stage_space, stages_of, tile_sizes, trace_views
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.stage_graph import inputs_of, results_of, yielded
@@ -218,7 +218,7 @@ def set_mode(pipeline: ir.Operation, wanted: str, target: Target, measured: Mapp
             if wanted == "spatial" or (wanted == "auto" and few and may_be_spatial(model.stages, model.flows, budget, seconds)):
                 allocation = allocate(model.stages, model.flows, budget)
             if isinstance(allocation, Allocation):
-                seconds["spatial"] = allocation.seconds
+                seconds["spatial"] = allocation.seconds + _seconds_of_copies(pipeline, target)
         if wanted == "auto":
             known = {how: time for how, time in seconds.items() if how != "spatial" or not _counts_rows(pipeline)}
             count = launches.numbers[-1] + 1 if launches is not None else math.inf
@@ -245,9 +245,19 @@ def may_be_spatial(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budge
 
 def _counts_rows(pipeline: ir.Operation) -> bool:
     """Whether calls may want fewer rows than there are: stages that own shares of the machine do not leave the others out."""
+    return any(VALID_ROWS in said for said in _result_attributes(pipeline))
+
+
+def _seconds_of_copies(pipeline: ir.Operation, target: Target) -> float:
+    """What copying new values to the arguments that they are of takes: only stages one after the other write them there."""
+    made = ir.FunctionType(ir.TypeAttr(pipeline.parent.operation.attributes["function_type"]).value).results
+    copied = [tensor_bytes(type_) for type_, said in zip(made, _result_attributes(pipeline), strict=False) if MUTATES in said]
+    return rates.LAUNCH_SHORT + 2 * sum(copied) / target.dram_rate if copied else 0.0
+
+
+def _result_attributes(pipeline: ir.Operation) -> list[ir.DictAttr]:
     function = pipeline.parent.operation
-    said = function.attributes["res_attrs"] if "res_attrs" in function.attributes else []
-    return any(VALID_ROWS in ir.DictAttr(each) for each in said)
+    return [ir.DictAttr(said) for said in function.attributes["res_attrs"]] if "res_attrs" in function.attributes else []
 
 
 def choose(seconds: dict[str, float], stages: int = 1, launches: float = math.inf) -> str:
