@@ -69,10 +69,12 @@ def explain_text(summary: Mapping[str, Any]) -> str:
     for stage in stages:
         ops = ", ".join(f"{n} {kind}" + ("s" if n > 1 and kind != "generic" else "") for kind, n in stage["ops"].items())
         tile = "x".join(map(str, stage["tile"])) or "everything"
-        sizes = "x".join(map(str, stage["sizes"])) or "one block of work"
-        lines.append(f"  {stage['name']}: {ops or 'data movement'}")
-        lines.append(f"    tiles of {tile} over {sizes}: {stage['tasks']} task{'s' if stage['tasks'] != 1 else ''}")
         used = engines.get(stage["name"])
+        pieces = used.get("pieces", 1) if used else 1
+        sizes = "x".join(map(str, stage["sizes"])) or ("one block of work" if pieces == 1 else "one row of work")
+        lines.append(f"  {stage['name']}: {ops or 'data movement'}")
+        shared = f", each shared by {pieces} blocks" if pieces > 1 else ""
+        lines.append(f"    tiles of {tile} over {sizes}: {stage['tasks']} task{'s' if stage['tasks'] != 1 else ''}{shared}")
         engine = used["engine"] if used else stage["engine"]
         lines.append(f"    engine {engine}; waits for {_waits(stage)}")
         for reason in used["declined"] if used else ():

@@ -22,7 +22,7 @@ FORMS: dict[str, Callable[..., Any]] = {
     **{f"norm {p} of rows": lambda x, y, p=p: torch.linalg.vector_norm(x, p, -1) for p in ORDERS},
     **{f"norm {p} of all": lambda x, y, p=p: torch.linalg.vector_norm(x, p) for p in ORDERS},
     "norm of columns, kept": lambda x, y: x.norm(dim=0, keepdim=True),
-    "norm in f32": lambda x, y: torch.linalg.vector_norm(x, dtype=torch.float32),
+    "norm in f32": lambda x, y: torch.linalg.vector_norm(x, dtype=torch.promote_types(x.dtype, torch.float32)),
     "normalize": lambda x, y: F.normalize(x, dim=-1),
     "distance": F.pairwise_distance,
     "cosine": lambda x, y: F.cosine_similarity(x, y, -1),

@@ -20,6 +20,7 @@ NAMES = (
     ]
 )
 OPS = [op for op in op_db if op.name in NAMES]
+pytestmark = pytest.mark.timeout(7200)  # where all samples are asked for, one operator has hundreds
 
 
 @pytest.mark.rotated(14)
