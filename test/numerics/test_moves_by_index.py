@@ -85,9 +85,7 @@ def test_no_stage_is_one_block(name: str, dtype: torch.dtype) -> None:
     assert not program.summary["slow"]
     lines = str(program.explain()).splitlines()
     assert not [line for line in lines if "one block of work" in line]
-    assert any("shared by" in line for line in lines) == (
-        name == "head of what is made"
-    )  # a line that all blocks sort together
+    assert any("shared by" in line for line in lines) == (name == "head of what is made")  # by all blocks together
 
 
 @pytest.mark.parametrize(
