@@ -11,7 +11,7 @@ from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.products import is_contraction, is_generic
 from kitsune_mlir.machine.target import Target
 
-__all__ = ["LINE", "adds_columns", "stores_what_it_adds"]
+__all__ = ["LINE", "adds_columns", "sum_tiles_beside_rows"]
 
 LINE = 32
 """Columns that a tile has at least where terms lie a row apart: a line of memory."""
@@ -30,7 +30,7 @@ def adds_columns(op: ir.Operation) -> bool:
     return any(loops[-1] is not None and kinds[loops[-1]] == "parallel" for loops in terms)
 
 
-def stores_what_it_adds(group: Sequence[ir.Operation], stored: Sequence[ir.Value], target: Target) -> int | None:
+def sum_tiles_beside_rows(group: Sequence[ir.Operation], stored: Sequence[ir.Value], target: Target) -> int | None:
     """How many tiles a group has that adds columns and stores rows, too, where the machine wants more.
 
     A bias' gradient is the sum over all rows of what the layers before read, too, and a batch normalisation stores rows that it

@@ -24,7 +24,7 @@ from kitsune_mlir.passes.reductions.associative import keeps_apart
 
 from .beside_products import sums_and_products
 from .cheap_maps import costs_nothing, made_for_rows
-from .column_sums import narrowed, stores_what_it_adds
+from .column_sums import narrowed, sum_tiles_beside_rows
 from .estimates import least_tiles, moving_seconds, product_seconds
 from .group_order import GroupOrder
 from .joined_sums import rows_differ
@@ -176,7 +176,7 @@ class Grouping:
                 return self._slower(a, b, offer)
         elif not self.target.is_gpu and (declined := offer_for(candidate, self.target)[1]):
             return declined[0].reason
-        if self.target.is_gpu and (tiles := stores_what_it_adds(group, outputs, self.target)) is not None:
+        if self.target.is_gpu and (tiles := sum_tiles_beside_rows(group, outputs, self.target)) is not None:
             if not self._small(group, merged, tiles):
                 return f"{tiles} tiles would store rows beside a sum of columns, and blocks cannot share them"
         if self.target.is_gpu and (tiles := narrowed(group, math.prod(d.size for d in merged.dims), self.target)) is not None:

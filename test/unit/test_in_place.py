@@ -13,59 +13,10 @@ from torch import Tensor, nn
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError
-from kitsune_mlir.runtime.program import Program
 from test.emulators.atomics import AtomicBlock
 from test.programs import emulated
-from test.programs.compiled import planned, planned_for_gpu
-
-B, H, S, D = 2, 3, 16, 8
-AT = 5
-
-
-class Cache(nn.Module):
-    """A step of attention with a cache, written in one of the ways in which models write theirs."""
-
-    k: Tensor
-    v: Tensor
-
-    def __init__(self, write: str, dtype: torch.dtype = torch.float32):
-        super().__init__()
-        self.write = write
-        self.register_buffer("k", torch.randn(B, H, S, D, dtype=dtype))
-        self.register_buffer("v", torch.randn(B, H, S, D, dtype=dtype))
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Tensor:
-        for cache, new in ((self.k, k), (self.v, v)):
-            if self.write == "index_copy":
-                cache.index_copy_(2, pos, new)
-            elif self.write == "index_put":
-                cache[:, :, pos] = new
-            else:
-                cache[:, :, AT : AT + 1] = new
-        return nn.functional.scaled_dot_product_attention(q, self.k, self.v)
-
-
-def step(dtype: torch.dtype = torch.float32, pos: int = AT) -> tuple[Tensor, ...]:
-    return (*(torch.randn(B, H, 1, D, dtype=dtype) for _ in range(3)), torch.tensor([pos]))
-
-
-class Of(nn.Module):
-    def __init__(self, function: Callable[..., Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> Any:
-        return self.function(*args)
-
-
-def compiled(model: nn.Module, args: Any, gpu: bool) -> Program:
-    """For the host, or planned as for a GPU and run on the host."""
-    return planned_for_gpu(model, *args) if gpu else kitsune_mlir.compile(model, tuple(args), target="host")
-
-
-def in_place(program: Program) -> list[str]:
-    return [output.mutates or "" for output in program.signature.outputs if output.in_place]
-
+from test.programs.changes import AT, B, Cache, D, H, Of, S, compiled, in_place, step
+from test.programs.compiled import planned
 
 GPU = pytest.mark.parametrize("gpu", [False, True], ids=["host", "gpu-plan"])
 
@@ -278,70 +229,6 @@ def test_a_buffer_in_another_place_is_kept_in_step() -> None:
     eager.k.zero_()
     args = step()
     torch.testing.assert_close(program(*args), eager(*args))
-
-
-def test_changes_are_counted() -> None:
-    model = Cache("index_put")
-    program = kitsune_mlir.compile(model, step(), target="host")
-    before = model.k._version
-    program(*step())
-    assert model.k._version > before
-    with torch.inference_mode():
-        program = kitsune_mlir.compile(Of(lambda x: (x.add_(1), None)[1]), (torch.zeros(8),), target="host")
-        x = torch.zeros(8)
-        program(x)
-        assert x.tolist() == [1.0] * 8
-
-
-def test_the_quick_way_through_a_call() -> None:
-    """Steps whose arguments fit take it; where two share memory, the general one does."""
-    model = Cache("index_copy")
-    eager = copy.deepcopy(model)
-    program = kitsune_mlir.compile(model, step(), target="host")
-    assert program._direct is not None
-    args = step()
-    got = program._direct(args)
-    torch.testing.assert_close(got, eager(*args))
-    torch.testing.assert_close(model.k, eager.k)
-    program = kitsune_mlir.compile(Of(lambda x, y: (x.add_(y), y * 3)[1]), (torch.ones(8), torch.ones(8)), target="host")
-    x, y = torch.ones(8), torch.ones(8)
-    assert program._direct is not None
-    version = x._version
-    assert program._direct((x, y)).tolist() == [3.0] * 8 and x.tolist() == [2.0] * 8 and x._version > version
-    assert program._direct((x, x)) is None and x.tolist() == [2.0] * 8
-    assert program(x, x).tolist() == [6.0] * 8 and x.tolist() == [4.0] * 8
-    program = kitsune_mlir.compile(Of(lambda x, y: (x.add_(y), None)[1]), (torch.ones(8), torch.ones(8)), target="host")
-    assert program(x, y) is None and x.tolist() == [5.0] * 8
-
-
-def test_the_quick_way_copies_what_is_not_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the run; arguments that share memory take the general way where one of them is written in place."""
-    given = torch.randn(8, 8), torch.randn(8, 8), torch.randn(6)
-
-    def function(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-        made = x.t() + y
-        x.copy_(made)
-        z.mul_(2)
-        return made * 3
-
-    program = kitsune_mlir.compile(Of(function), tuple(t.clone() for t in given), target="host")
-    assert [o.in_place for o in program.signature.outputs if o.mutates] == [False, True]
-    assert program._quick is not None and program.direct is None, "who uses the parts of a call would have to copy"
-    with monkeypatch.context() as patched:
-        patched.setattr(type(program), "_call", lambda *_: pytest.fail("the general way was taken"))
-        ours, own = [t.clone() for t in given], [t.clone() for t in given]
-        for _ in range(3):
-            before = [t._version for t in ours]
-            torch.testing.assert_close(program(*ours), function(*own))
-            torch.testing.assert_close(ours, own)
-            assert [now._version > old for now, old in zip(ours, before, strict=True)] == [True, False, True]
-        program.uncounted()
-        versions = [t._version for t in ours]
-        program(*ours)
-        assert [t._version for t in ours] == versions
-    x, _, z = (t.clone() for t in given)
-    torch.testing.assert_close(program(x, x, z), 3 * (given[0].t() + given[0]))
-    torch.testing.assert_close(x, given[0].t() + given[0])
 
 
 def test_accesses_are_exact_where_loads_are() -> None:
