@@ -22,6 +22,7 @@ from kitsune_mlir.frontend.fills import FILLS
 from kitsune_mlir.frontend.folding import FOLDING
 from kitsune_mlir.frontend.grids import GRIDS
 from kitsune_mlir.frontend.histograms import HISTOGRAMS
+from kitsune_mlir.frontend.losses import LOSSES
 from kitsune_mlir.frontend.norms import NORMS
 from kitsune_mlir.frontend.orders import ORDERS
 from kitsune_mlir.frontend.pooling import POOLING
@@ -291,6 +292,7 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     **WRAPPING,
     **FOLDING,
     **HISTOGRAMS,
+    **LOSSES,
     **NORMS,
     aten.addmv.default: _addmv,
     aten.addbmm.default: _addbmm,
