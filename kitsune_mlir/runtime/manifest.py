@@ -11,6 +11,8 @@ stream's launches of the program and must be zero before the first of them:
     then                 for each block, the start and the end of each task (builds with timestamps)
     then                 for each block, how long it waited in each task: two words that take turns as counters do (the same)
 
+A kernel that counts nothing, and has nothing else there, has no workspace: its pointer is not followed.
+
 A run counts in one array and clears the other for the next run, so that repeated launches and replays of a captured
 graph need nothing between them.
 """
@@ -173,7 +175,9 @@ class Manifest:
         return self.scratch_offset + blocks * self.scratch_bytes
 
     def workspace_bytes(self, blocks: int) -> int:
-        """Size of the workspace for a grid of `blocks`."""
+        """Size of the workspace for a grid of `blocks`; 0 where the kernel touches none of it."""
+        if not (self.slots or self.debug or self.timestamps or self.partial_bytes or self.scratch_bytes):
+            return 0
         each = TIMESTAMP_BYTES + WAITS_BYTES if self.timestamps else 0
         return self.timestamps_offset(blocks) + blocks * len(self.tasks) * each
 

@@ -11,7 +11,7 @@ import pytest
 
 from kitsune_mlir.errors import ArgumentError, KitsuneError, TargetError
 from kitsune_mlir.runtime import arenas, cuda_executor, driver, launch
-from kitsune_mlir.runtime.manifest import REPORT_BYTES, REPORT_FIELDS, Manifest, Parameter
+from kitsune_mlir.runtime.manifest import COUNTERS, REPORT_BYTES, REPORT_FIELDS, Manifest, Parameter
 
 MAP = {"dtype": "bf16", "shape": [8, 64], "strides_bytes": [128], "box": [8, 64], "swizzle": 128, "fill": "zero"}
 MANIFEST = Manifest(
@@ -368,5 +368,8 @@ def test_where_nothing_waits_every_tile_has_a_block(fake):
     executor = cuda_executor.CudaExecutor(streaming, b"")
     assert executor.blocks == 100_000  # more than are resident, and than there are parity words for
     assert streaming.cleared_bytes == 0  # there are no counters
+    assert streaming.workspace_bytes(executor.blocks) == 0  # nor anything else that parity words would be beside
+    for needs in ({"slots": 1}, {"debug": True}, {"timestamps": True}, {"partial_bytes": 256}, {"scratch_bytes": 256}):
+        assert dataclasses.replace(streaming, **needs).workspace_bytes(132) > COUNTERS
     assert launch.Config(executor.blocks, 256, 0, 0, cooperative=False)._config.attribute_count == 0
     assert launch.Config(executor.blocks, 256, 0, 0)._config.attribute_count == 1
