@@ -317,6 +317,13 @@ def test_partial_results_of_tasks_take_turns() -> None:
     assert third.before == (first.read, 3) and counters == 10 + 3 * 5
 
 
+def test_each_region_of_partial_results_is_as_large_as_its_largest_task_needs() -> None:
+    splits = [Split(pieces=2, bytes=bytes, arrivals=4, reads=3) for bytes in (1000, 100, 3000, 500)]
+    places, bytes, _ = lay_out(splits, 0)
+    assert [place.offset for place in places if place is not None] == [0, 3072, 0, 3072] and bytes == 3072 + 512
+    assert lay_out(splits[:1], 0)[1] == 1024 and lay_out([None], 0)[1] == 0
+
+
 def test_large_tiles_are_declined(context) -> None:
     decision = planned(program([Layer(512, 512, 64, tile=(256, 64))])[0])
     assert isinstance(decision, Decline) and "256 x 64" in decision.reason

@@ -6,8 +6,8 @@ ones: so the rule that lets every program make progress holds. In the second all
 no more than there are blocks, so each is on a block of its own, whose earlier pieces are of earlier tiles: by induction over
 the tiles all end. The order of the additions is fixed, so results depend neither on timing nor on which block adds.
 
-Partial results lie in memory that all tasks of a program share. Two regions take turns; a task writes into its region only
-after the task that had it before has read everything.
+Partial results lie in memory that all tasks of a program share. Two regions take turns, each as large as its largest task's; a
+task writes into its region only after the task that had it before has read everything.
 """
 
 from __future__ import annotations
@@ -86,18 +86,18 @@ class PartialsSlot:
 
 def lay_out(splits: Sequence[Split | None], counters: int) -> tuple[list[PartialsSlot | None], int, int]:
     """Places of all tasks' partial results; the bytes of them all; the number of counters, `counters` other ones included."""
-    size = -(-max((split.bytes for split in splits if split), default=0) // 256) * 256
+    turns = [split for split in splits if split]  # which have one region and the other in turn
+    sizes = [-(-max((split.bytes for split in turns[first::REGIONS]), default=0) // 256) * 256 for first in range(REGIONS)]
     places: list[PartialsSlot | None] = []
     last: list[tuple[int, int] | None] = [None] * REGIONS
-    region = used = 0
+    region = 0
     for split in splits:
         if split is None:
             places.append(None)
             continue
         read = counters + split.arrivals
-        places.append(PartialsSlot(region * size, counters, read, last[region]))
+        places.append(PartialsSlot(sum(sizes[:region]), counters, read, last[region]))
         last[region] = (read, split.reads)
         counters = read + 1
-        used = max(used, region + 1)
         region = (region + 1) % REGIONS
-    return places, used * size, counters
+    return places, sum(sizes), counters
