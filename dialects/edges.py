@@ -192,20 +192,20 @@ def edge_of(consumer: ir.Operation, space: Space, value: ir.Value) -> Edge | Non
 def waits_for_all(consumer: ir.Operation, producer: ir.Operation) -> bool:
     """Whether the tiles of `consumer` together wait for every tile of `producer`: not so where strides leave rows out."""
     space = stage_space(consumer)
-    for value in inputs_of(consumer):
-        edge = edge_of(consumer, space, value)
-        if edge is None or edge.producer != producer:
-            continue
-        if edge.policy == "all":
-            return True
-        if edge.policy == "indexed":
-            continue  # rows that no index names are waited for by nobody
-        grid = grid_of(producer)
-        rows = grid.space.dims[grid.moving[0]].size
-        last = edge.scale * (space.dims[edge.dim].size - 1)
-        if edge.extent >= edge.scale and last + edge.extent >= rows:
-            return True
-    return False
+    edges = (edge_of(consumer, space, value) for value in inputs_of(consumer))
+    return any(edge is not None and edge.producer == producer and covers(edge, space) for edge in edges)
+
+
+def covers(edge: Edge, space: Space) -> bool:
+    """Whether the tiles of a consumer, with its `space`, together wait over the edge for every tile of the producer."""
+    if edge.policy == "all":
+        return True
+    if edge.policy == "indexed":
+        return False  # rows that no index names are waited for by nobody
+    grid = grid_of(edge.producer)
+    rows = grid.space.dims[grid.moving[0]].size
+    last = edge.scale * (space.dims[edge.dim].size - 1)
+    return edge.extent >= edge.scale and last + edge.extent >= rows
 
 
 def stages_of(pipeline: ir.Operation) -> list[ir.Operation]:

@@ -174,7 +174,7 @@ class _Program:
     def _declare_semaphores(self) -> None:
         """A producer gets the semaphores that its consumers (and writers of its bytes later on) need."""
         with unchanged():
-            self.edges = needed_edges(self.stages)
+            self.edges = needed_edges(self.stages, self.rings.producers)
         wants: dict[int, set[str]] = {}
         for edge in itertools.chain(*self.edges.values()):
             if self.rings.carry(edge):

@@ -1,8 +1,7 @@
 """`kitsune-place-buffers`: give every edge a place, and every intermediate in memory an offset in one arena."""
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch_mlir import ir
@@ -10,7 +9,7 @@ from torch_mlir import ir
 from kitsune_mlir.dialects import buffer_attr
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.attribute_table import INTO
-from kitsune_mlir.dialects.edges import grid_of, producer_of, readers_of, stages_of, trace_views, waits_for_all
+from kitsune_mlir.dialects.edges import grid_of, producer_of, readers_of, stages_of, trace_views
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, overwritten, results_of, yielded
 from kitsune_mlir.dialects.unchanged import unchanged
@@ -19,77 +18,11 @@ from kitsune_mlir.passes.spatial.rings import RingEdge, ring_edge
 from kitsune_mlir.passes.stages.rows_in_place import rows_in_place
 from kitsune_mlir.passes.tile_program.scatter import handed_over
 
+from .arena import Interval
 from .base import Pass, PassFailure
+from .shared_bytes import Waits, place
 
 ALIGNMENT = 256  # bytes; what cudaMalloc gives, and more than any vector or bulk copy asks for
-
-
-@dataclass
-class Interval:
-    """A buffer's bytes, the first and last stage (by number) that touch it, and its place once it has one."""
-
-    stage: int
-    result: int
-    size: int
-    first: int
-    last: int
-    offset: int = -1
-    before: "Interval | None" = field(default=None, repr=False)  # in whose place it is written row by row
-
-
-def allocate(
-    intervals: list[Interval], slack: int, behind: Callable[[Interval, Interval], bool] = lambda mine, other: True
-) -> int:
-    """First-fit offsets, largest buffers first; buffers may share bytes when at least `slack` stages lie between them, and the
-    later one is `behind` the earlier one.
-
-    Returns the bytes of the arena. (Greedy by size, as in Pisarchyk and Lee, arXiv 2001.03288, section 5.)
-    """
-
-    def apart(a: Interval, b: Interval) -> bool:
-        if a.first <= b.last + slack and b.first <= a.last + slack:
-            return False
-        return behind(a, b) if b.last < a.first else behind(b, a)
-
-    placed: list[Interval] = []
-    for item in sorted(intervals, key=lambda i: (-i.size, i.first)):
-        others = sorted((p for p in placed if not apart(item, p)), key=lambda p: p.offset)
-        at = 0
-        for other in others:
-            if at + item.size <= other.offset:
-                break
-            at = max(at, other.offset + other.size)
-        item.offset = at
-        placed.append(item)
-    return max([p.offset + p.size for p in placed], default=0)
-
-
-def last_tenants(mine: Interval, intervals: list[Interval]) -> list[Interval]:
-    """The buffers that were the last to lie in some byte of `mine` before it, latest first.
-
-    Those before them need no waiting: the last tenant's writer has waited for their readers.
-    """
-    free = [(mine.offset, mine.offset + mine.size)]
-    found = []
-    for other in sorted((i for i in intervals if i.last < mine.first), key=lambda i: -i.first):
-        start, end = other.offset, other.offset + other.size
-        if any(a < end and start < b for a, b in free):
-            found.append(other)
-            free = [part for a, b in free for part in ((a, min(b, start)), (max(a, end), b)) if part[0] < part[1]]
-    return found
-
-
-def _ordered(count: int, readers: Mapping[tuple[int, int], Sequence[int]]) -> Callable[[Interval, Interval], bool]:
-    """Whether a buffer's writer waits for another one's writer and readers in any case, because of what it reads."""
-    before = [0] * count  # the stages that each depends on, as bits
-    for (n, _), users in sorted(readers.items()):
-        for user in users:
-            before[user] |= before[n] | 1 << n
-
-    def behind(mine: Interval, other: Interval) -> bool:
-        return all(before[mine.stage] >> n & 1 for n in (other.stage, *readers.get((other.stage, other.result), ())))
-
-    return behind
 
 
 class _Old:
@@ -142,15 +75,16 @@ class PlaceBuffers(Pass):
     """Give every result of a stage a space and, in memory, an offset in the arena by liveness.
 
     Values inside a stage live in registers and shared memory (the engine decides); edges between stages are `global`, or in a
-    spatial pipeline `queue` where both ends go tile by tile: a ring of `rings` tiles. Buffers share bytes when `slack` stages
-    lie between the last reader of one and the writer of the other, and the writer then waits for those readers (attribute
-    `after`). Separate launches wait for each other anyway and need no slack. No bytes are shared where all buffers take `apart`
-    or less: they stay in L2 in any case, and a wait and the posts for it cost more than the bytes save; of separate launches
-    those are shared whose readers the writer waits for in any case: a launch may have stages side by side. What is written over
-    an argument waits for those who read what was there. Beside that, rows take the place of rows of which the tile's own waits
-    say that nobody reads them any more, as in a chain of layers; that costs no waiting. Options: `slack`; `apart`; `limit`:
-    most bytes the arena may take; `rings`: tiles of every ring, instead of the stages' own `ring`; `ring_limit`: most bytes
-    that all rings may take together (beyond 9 MiB they spill from an H200's L2).
+    spatial pipeline `queue` where both ends go tile by tile: a ring of `rings` tiles. Buffers share bytes where that costs no
+    wait: where the writer of one comes in a later launch than the writer and the readers of the other, or waits for all of what
+    has waited for them. Others do when `slack` stages lie between the last reader of one and the writer of the other, which
+    then waits for those readers (attribute `after`), and bytes are saved; not where all buffers take `apart` or less: they stay
+    in L2 in any case, and a wait and the posts for it cost more than the bytes save. Separate launches need no slack; where all
+    buffers take `apart` or less, those share of which one follows from the other. What is written over an argument waits for
+    those who read what was there. Beside that, rows take the place of rows of which the tile's own waits say that nobody reads
+    them any more, as in a chain of layers; that costs no waiting. Options: `slack`; `apart`; `limit`: most bytes the arena may
+    take; `rings`: tiles of every ring, instead of the stages' own `ring`; `ring_limit`: most bytes that all rings may take
+    together (beyond 9 MiB they spill from an H200's L2).
     """
 
     name: ClassVar[str] = "kitsune-place-buffers"
@@ -198,18 +132,14 @@ class PlaceBuffers(Pass):
                 intervals.append(Interval(n, result, size, first, last))
         self._check_rings([i for i in intervals if i.stage in rings], stages)
         together = sum(interval.size for interval in intervals)
-        slack = 0 if mode_of(pipeline) == "separate" else self.slack
-        if slack and together <= min(self.apart, self.limit or self.apart):
-            slack = len(stages)
+        order = Waits(stages, readers, mode_of(pipeline) == "separate", free=not rings)
+        slack = 0 if order.separate else self.slack
+        if (slack or order.separate) and together <= min(self.apart, self.limit or self.apart):
+            slack = None
         chains = [[interval] for interval in intervals]
-        if 0 < slack < len(stages) and not rings:
+        if slack and not rings:
             chains = _in_each_others_place(intervals, stages, readers)
-        places = [dataclasses.replace(chain[0], last=max(i.last for i in chain)) for chain in chains]
-        shares = mode_of(pipeline) == "separate" and together <= min(self.apart, self.limit or self.apart)
-        total = allocate(places, slack, *([_ordered(len(stages), readers)] if shares else []))
-        for chain, place in zip(chains, places, strict=True):
-            for interval in chain:
-                interval.offset = place.offset
+        total = place(chains, slack, order)
         if self.limit and total > self.limit:
             largest = max(intervals, key=lambda i: i.size)
             raise PassFailure(
@@ -222,10 +152,10 @@ class PlaceBuffers(Pass):
         old = _Old(stages)
         for n, stage in enumerate(stages):
             count = max(1, len(results_of(stage)))
-            place = buffer_attr("queue", depths[n]) if n in rings else buffer_attr("global")
-            stage.attributes["buffers"] = ir.ArrayAttr.get([place] * count)
+            space = buffer_attr("queue", depths[n]) if n in rings else buffer_attr("global")
+            stage.attributes["buffers"] = ir.ArrayAttr.get([space] * count)
             stage.attributes["offsets"] = ir.DenseI64ArrayAttr.get([offsets.get((n, r), -1) for r in range(count)])
-            after = sorted({*self._after(n, stages, intervals, readers), *old.readers(n)})
+            after = sorted({*(a for i in intervals if i.stage == n for a in order.after(i, intervals)), *old.readers(n)})
             stage.attributes["after"] = ir.ArrayAttr.get([ir.StringAttr(stages[a].attributes["sym_name"]) for a in after])
 
     def _depth(self, stage: ir.Operation) -> int:
@@ -243,17 +173,3 @@ class PlaceBuffers(Pass):
                 f"rings need {total} bytes of L2, the limit is {self.ring_limit}; the largest is that of result "
                 f"{largest.result} of this stage with {largest.size} bytes",
             )
-
-    def _after(self, n: int, stages: list[ir.Operation], intervals: list[Interval], readers) -> list[int]:
-        """The stages that must have finished before stage n may write: readers of what lay in its buffers' bytes, and its
-        writer where no reader waits for all of it."""
-        found: set[int] = set()
-        for mine in (i for i in intervals if i.stage == n):
-            for other in last_tenants(mine, intervals):
-                if other is mine.before:
-                    continue
-                users = readers.get((other.stage, other.result), [])
-                found.update(users)
-                if not any(waits_for_all(stages[u], stages[other.stage]) for u in users):
-                    found.add(other.stage)
-        return sorted(found)

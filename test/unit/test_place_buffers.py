@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import pytest
@@ -12,10 +11,11 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects.edges import stages_of
 from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.passes.arena import Interval, Packing, Rule, alive, last_tenants, packings
 from kitsune_mlir.passes.base import PassFailure
 from kitsune_mlir.passes.check_progress import CheckProgress
 from kitsune_mlir.passes.materialize import Materialize
-from kitsune_mlir.passes.place_buffers import ALIGNMENT, Interval, PlaceBuffers, allocate, last_tenants
+from kitsune_mlir.passes.place_buffers import ALIGNMENT, PlaceBuffers
 from kitsune_mlir.passes.synchronize import Synchronize
 from test.programs.planned import MLP, parse, plan, rows
 
@@ -24,8 +24,24 @@ def interval(size: int, first: int, last: int) -> Interval:
     return Interval(first, 0, size, first, last)
 
 
+def later(slack: int) -> Rule:
+    return lambda mine, other: mine.first > other.last + slack
+
+
+def take(packing: Packing, intervals: list[Interval]) -> int:
+    """Gives the intervals their offsets."""
+    for one, offset in zip(intervals, packing.offsets, strict=True):
+        one.offset = offset
+    return packing.total
+
+
+def allocate(intervals: list[Interval], slack: int) -> int:
+    """The bytes of the smallest packing, which the intervals get."""
+    return take(packings(intervals, later(slack))[-1], intervals)
+
+
 def test_nothing_needs_nothing() -> None:
-    assert allocate([], 0) == 0
+    assert allocate([], 0) == 0 == alive([])
 
 
 def test_buffers_that_are_never_alive_together_share_bytes() -> None:
@@ -79,15 +95,25 @@ INTERVALS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(INTERVALS, st.integers(0, 3))
 def test_live_buffers_never_overlap(intervals: list[Interval], slack: int) -> None:
-    total = allocate(intervals, slack)
+    found = packings(intervals, later(slack))
+    assert [p.total for p in found] == sorted({p.total for p in found}, reverse=True)
+    total = take(found[-1], intervals)
     for item in intervals:
         assert 0 <= item.offset <= total - item.size and item.offset % ALIGNMENT == 0
     for a, b in itertools.combinations(intervals, 2):
         together = a.first <= b.last + slack and b.first <= a.last + slack
         assert not together or a.offset + a.size <= b.offset or b.offset + b.size <= a.offset
     # No better than what is alive at one time, no worse than everything side by side.
-    alive = [sum(i.size for i in intervals if i.first <= t <= i.last) for t in range(20)]
-    assert max(alive) <= total <= sum(i.size for i in intervals)
+    at_once = [sum(i.size for i in intervals if i.first <= t <= i.last) for t in range(20)]
+    assert max(at_once) == alive(intervals) <= total <= sum(i.size for i in intervals)
+
+
+def test_other_orders_fill_what_the_largest_first_leave() -> None:
+    """The largest two lie one upon the other, the third at the bottom: the fourth, alive with two of them, lies above all."""
+    first, second, third = interval(600, 2, 3), interval(500, 0, 1), interval(400, 1, 2)
+    fourth = interval(700, 3, 4)
+    sizes = [packing.total for packing in packings([first, second, third, fourth], later(0))]
+    assert (sizes[0], sizes[-1]) == (1700, 1300) and alive([first, second, third, fourth]) == 1300
 
 
 # Passes over whole stage graphs.
@@ -184,6 +210,46 @@ def test_a_writer_whose_tiles_nobody_reads_is_waited_for() -> None:
 def test_bytes_are_shared_only_with_what_is_waited_for_in_any_case() -> None:
     """Two chains, a stage of each at a time: a buffer lies where one of its own chain lay, though the other's ended first."""
     chains = [interval(256, n, n + 2) for n in range(8)]
-    assert allocate([dataclasses.replace(one) for one in chains], 0) == 3 * 256
-    assert allocate(chains, 0, lambda mine, other: mine.first % 2 == other.first % 2) == 4 * 256
-    assert [one.offset // 256 % 4 for one in chains] == [0, 1, 2, 3] * 2
+    assert packings(chains)[-1].total == 3 * 256
+    found = packings(chains, lambda mine, other: mine.first % 2 == other.first % 2)[-1]
+    assert found.total == 4 * 256 and [at // 256 % 4 for at in found.offsets] == [0, 1, 2, 3] * 2
+
+
+def two_chains(launches: str) -> ir.Module:
+    """x -> a -> b -> c -> e, y -> k -> l -> e, in the order a, b, k, c, l, e, each in the launch with its digit."""
+    number = dict(zip("abkcle", launches, strict=True))
+    made = {"a": "x", "b": "a", "k": "y", "c": "b", "l": "k", "e": "c"}
+    bodies = [
+        mapped(name, source, 7, 7).replace(f'sym_name = "{name}"', f'sym_name = "{name}", launch = {number[name]}')
+        for name, source in made.items()
+    ]
+    one = "ins(%c : tensor<7x64xf32>)"
+    bodies[-1] = bodies[-1].replace("[#id, #id]", "[#id, #id, #id]").replace("(%i: f32,", "(%i: f32, %i1: f32,")
+    bodies[-1] = bodies[-1].replace(one, "ins(%c, %l : tensor<7x64xf32>, tensor<7x64xf32>)")
+    return parse(
+        f"""#id = affine_map<(i, j) -> (i, j)>
+    func.func @main(%x: tensor<7x64xf32>, %y: tensor<7x64xf32>) -> tensor<7x64xf32> {{
+      %q = "kitsune.pipeline"() ({{
+        {"".join(bodies)}
+        "kitsune.yield"(%e) : (tensor<7x64xf32>) -> ()
+      }}) {{sym_name = "main_p0", mode = "separate"}} : () -> tensor<7x64xf32>
+      return %q : tensor<7x64xf32>
+    }}"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("launches", "places"),
+    [
+        ("012345", "01021"),  # k lies where a lay: the launch of b, which read that, has ended
+        ("011223", "01203"),  # k would have to wait for b in their launch; c and l come after that
+    ],
+)
+def test_launches_that_follow_each_other_share_bytes(launches: str, places: str) -> None:
+    module = two_chains(launches)
+    PlaceBuffers().run(module.operation)
+    found = [offsets(s)[0] for s in stages(module)][:-1]
+    assert "".join(str(offset // (7 * 256)) for offset in found) == places
+    Synchronize().run(module.operation)
+    Materialize().run(module.operation)
+    CheckProgress().run(module.operation)
