@@ -29,6 +29,7 @@ from kitsune_mlir.frontend.pooling import POOLING
 from kitsune_mlir.frontend.resizing import RESIZING
 from kitsune_mlir.frontend.scans import SCANS
 from kitsune_mlir.frontend.segments import SEGMENTS
+from kitsune_mlir.frontend.special import SPECIAL
 from kitsune_mlir.frontend.striding import STRIDING
 from kitsune_mlir.frontend.wrapping import WRAPPING
 
@@ -107,10 +108,6 @@ def _ignoring_nan(op: Any) -> Callable[..., Any]:
         return torch.where(x != x, y, torch.where(y != y, x, op(x, y)))
 
     return decomposed
-
-
-def _erfc(x: Tensor) -> Tensor:
-    return 1 - torch.erf(x if x.dtype.is_floating_point else x.to(torch.float32))
 
 
 def _cdist(a: Tensor, b: Tensor, p: float, mode: int | None) -> Tensor:
@@ -294,13 +291,13 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     **HISTOGRAMS,
     **LOSSES,
     **NORMS,
+    **SPECIAL,
     aten.addmv.default: _addmv,
     aten.addbmm.default: _addbmm,
     aten.reciprocal.default: _reciprocal,
     aten.isfinite.default: _isfinite,
     aten.fmax.default: _ignoring_nan(torch.maximum),
     aten.fmin.default: _ignoring_nan(torch.minimum),
-    aten.erfc.default: _erfc,
     aten.all.dims: _all_dims(aten.all.dim),
     aten.any.dims: _all_dims(aten.any.dim),
     aten.index.Tensor: _index,

@@ -23,14 +23,15 @@ _TENSOR = re.compile(r"!torch\.vtensor<\[([\d,]*)\],([a-z]+)(\d+)>|!torch\.vtens
 _LOWERINGS: dict[str, Lowering] = {}
 
 
-def define(schema: str, shaped: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]) -> None:
+def define(schema: str, shaped: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]], tags: Sequence[torch.Tag] = ()) -> None:
     """Define an operator.
 
     Args:
         schema: `name(Tensor x, Tensor[] more, ...) -> Tensor`.
         shaped: results of the right shapes and types, from arguments without values.
+        tags: what PyTorch says of operators, such as that each element of the result is made of the operands' alone.
     """
-    _LIBRARY.define(schema)
+    _LIBRARY.define(schema, tags=tuple(tags))
     torch.library.impl(_LIBRARY, schema.partition("(")[0], "Meta")(shaped)
 
 

@@ -135,3 +135,19 @@ def test_f64_goes_to_libm():
     )
     (got,) = Rows({"x": (shape, "f64")}, {"out": (shape, "f64")}, [Stage("map", "out", 77, body, tiled=("x",))]).run(x)
     np.testing.assert_allclose(got, erf(np.exp(x)), rtol=1e-14)
+
+
+@pytest.mark.parametrize(("name", "reference"), [("log1p", np.log1p), ("expm1", np.expm1)])
+def test_f64_near_zero(name, reference):
+    """LLVM has these as log(1 + x) and exp(x) - 1."""
+    x = np.concatenate(
+        [10.0 ** RNG.uniform(-300, 2, 200), -(10.0 ** RNG.uniform(-300, -0.01, 200)), [0.0, -0.0, np.inf, np.nan]]
+    )
+    shape = x.shape
+    body = elementwise(
+        "r", shape, [("x", tensor(shape, "f64"), "d0")], f"%q = math.{name} %a0 : f64\nlinalg.yield %q : f64", "f64"
+    )
+    stage = Stage("map", "out", shape[0], body, tiled=("x",))
+    (got,) = Rows({"x": (shape, "f64")}, {"out": (shape, "f64")}, [stage]).run(x)
+    np.testing.assert_allclose(got, reference(x), rtol=1e-15)
+    assert (np.signbit(got) == np.signbit(x))[:-1].all()

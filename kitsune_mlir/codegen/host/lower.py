@@ -29,7 +29,7 @@ PIPELINE: tuple[str, ...] = (
     "convert-complex-to-standard",
     EXPAND,
     "convert-math-to-funcs{min-width-of-fpowi-exponent=65}",  # ipowi only
-    "convert-math-to-llvm",
+    "convert-math-to-llvm{approximate-log1p=false}",
     "convert-math-to-libm",
     "convert-complex-to-llvm",
     "convert-vector-to-llvm",

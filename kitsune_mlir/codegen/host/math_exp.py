@@ -6,6 +6,8 @@ Lawson's algorithm to the functions' values in 40 digits.
 
 from __future__ import annotations
 
+from torch_mlir.dialects import math
+
 from kitsune_mlir.codegen.host.number import Number, choose, fused, horner
 
 __all__ = ["erf", "exp", "exp2", "expm1", "log", "log10", "log1p", "log2", "tanh"]
@@ -71,6 +73,14 @@ def expm1(x: Number) -> Number:
     half = _power_of_two(n - 1)  # 2^n itself overflows before the result does
     result = fused(half, _expm1_reduced(r), half - 0.5) * 2.0
     return choose(x.compare("oeq", 0.0), x, result)  # keeps -0.0
+
+
+def expm1_of_double(x: Number) -> Number:
+    """e^x - 1 in f64, by the library's e^x and log: what u = e^x lacks by being rounded, log(u) says (Kahan)."""
+    u = Number(math.exp(x.value))
+    less = u - 1.0
+    near = choose(u.compare("oeq", 1.0), x, less * (x / Number(math.log(u.value))))
+    return choose(x.abs() < 1.0, near, less)
 
 
 def tanh(x: Number) -> Number:
