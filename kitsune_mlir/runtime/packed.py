@@ -21,10 +21,14 @@ def packed(program: Program, ir: bool = True) -> bytes:
     Raises:
         PackageError: the model has a structure that a file cannot hold.
     """
+    from torch.utils._python_dispatch import _disable_current_modes
+
     constants = {w.name: program.weights[w.name] for w in program.signature.supplied if w.kind == "constant"}
     texts = {level: program.ir(level) for level in program.levels if ir}
     code = {name: data for name, data in program.artifacts.items() if ir or not name.endswith(".ptx")}
-    return package_bytes(Contents(program.target, program.signature, program.summary, texts, code, constants))
+    # PyTorch 2.11 writes compiled graphs down while its fake tensors are on, which take no others.
+    with _disable_current_modes():
+        return package_bytes(Contents(program.target, program.signature, program.summary, texts, code, constants))
 
 
 def unpacked(data: bytes, threads: int | None = None, run: bool = True) -> Program:

@@ -17,6 +17,7 @@ import kitsune_mlir
 from kitsune_mlir.dynamo.saved import SavedFunction
 
 R = torch.randn
+torch._dynamo.config.enable_aot_compile = True  # PyTorch 2.11 has it off
 
 
 class Net(nn.Module):
@@ -119,6 +120,7 @@ def test_sizes_that_change(tmp_path):
         torch.testing.assert_close(found(x, w), biased(x, w))
 
 
+@pytest.mark.skipif(torch.__version__.startswith("2.11"), reason="its aot_eager cannot write graphs down")
 def test_another_backends_result_is_not_taken():
     """PyTorch keeps what is compiled so on disk; its key does not name the backend."""
     x, w = R(5, 4), R(4, 3)
