@@ -40,7 +40,7 @@ CALLER_ORDER, ORDER = "kitsune.caller_dim_order", "kitsune.dim_order"
 NEUTRAL = "kitsune.neutral"
 OPERAND_SUM, MICRO_BATCH = "kitsune.operand_sum", "kitsune.micro_batch"
 PDL_FIRST, PDL_SECONDARY, PDL_PRIMARY = "kitsune.pdl_first", "kitsune.pdl_secondary", "kitsune.pdl_primary"
-WRITTEN = "kitsune.written"
+WRITTEN, SPARE = "kitsune.written", "kitsune.spare"
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,8 @@ ATTRIBUTES = (
         "Its kernel lets the next one of the program begin before it has ended."),
     AttributeSpec(WRITTEN, (PROGRAM,), "array<i64: ...>", "`kitsune-to-gpu`", "`kitsune-to-gpu`",
         "The arguments that earlier kernels of the program write: what these hold is no longer what the caller gave.", 0),
+    AttributeSpec(SPARE, (PROGRAM,), "array<i64: ...>", "`kitsune-to-gpu`", "`kitsune-to-gpu`",
+        "Bytes of the arena that nobody needs while its kernel runs, each range's start and end; the last has no end.", 0),
     AttributeSpec(NAME, (ARGUMENT,), "a string", "the importer", "messages, dumps", "The argument's name in the model."),
     AttributeSpec(KIND, (ARGUMENT,), "a string", "the importer", "`kitsune-channels-last`, `kitsune-pad-sums`",
         "What the argument is: all but inputs are given once.", one_of=KINDS_OF_ARGUMENTS),

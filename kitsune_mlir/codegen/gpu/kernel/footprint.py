@@ -11,6 +11,7 @@ from kitsune_mlir.codegen.gpu.kernel.live import counts_of
 from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks
 from kitsune_mlir.codegen.gpu.kernel.schedule import Schedule
 from kitsune_mlir.codegen.gpu.kernel.semaphore_names import counter_names
+from kitsune_mlir.codegen.gpu.kernel.spare import place_for
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.attribute_table import PDL_FIRST, PDL_PRIMARY, PDL_SECONDARY
@@ -41,8 +42,8 @@ class Footprint:
         places: by memory of a buffer, (argument of the program, offset), the number of the kernel's pointer to it. A launch of
             several takes pointers to what it uses, in the order of use, so that equal launches have equal code; None for any
             other kernel, which takes the program's arguments.
-        shared_partials: number of the pointer to memory behind the arena, where launches that follow each other all have their
-            partial results; None where these are in the kernel's own memory.
+        shared_partials: number of the pointer to memory in the arena, or behind it, where a launch of several has its partial
+            results; None where these are in the kernel's own memory.
 
     Raises:
         CompileError: the plans do not fit one kernel.
@@ -79,9 +80,9 @@ class Footprint:
         self.arena_bytes = program.argument_bytes("arena")[0]
         self.shared_partials: int | None = None
         if apart and self.partial_bytes and not any(plan.split and plan.split.own for plan in plans):
-            behind = -(-self.arena_bytes // 256) * 256
-            self.shared_partials, used[program.inputs + program.results, behind] = len(used), None
-            self.arena_bytes = behind + self.partial_bytes
+            place = place_for(self.partial_bytes, program.function, self.arena_bytes)
+            self.shared_partials, used[program.inputs + program.results, place] = len(used), None
+            self.arena_bytes = max(self.arena_bytes, place + self.partial_bytes)
         self.places = {memory: number for number, memory in enumerate(used)} if apart else None
         self.members = [
             Member(plan.task, tuple(map(self._number_of, plan.tensor_maps)), place, start)

@@ -17,12 +17,14 @@ from collections.abc import Iterable, Sequence
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.kernel.spare import spare_bytes
 from kitsune_mlir.dialects.attribute_table import (
     COUNTED,
     PDL_FIRST,
     PDL_PRIMARY,
     PDL_SECONDARY,
     PROGRAM_OVERWRITES,
+    SPARE,
     VALID_ROWS,
     WRITTEN,
 )
@@ -72,6 +74,8 @@ def cut_launches(function: ir.Operation, launches: Sequence[int] | None = None) 
     arguments = function.regions[0].blocks[0].arguments
     given = [argument.type for argument in arguments], [argument.location for argument in arguments]
     written = [written_arguments(own) for own in tasks.values()]
+    used = [_with_sources(value for task in own for value in captures(task)) for own in tasks.values()]
+    spare = [] if SPARE in function.attributes else spare_bytes(used, arguments[-1])
     parts = [_part(function, f"{name}_{place}", own, order, *given) for place, own in enumerate(tasks.values())]
     with function.context:
         if PDL_FIRST in function.attributes:
@@ -81,6 +85,8 @@ def cut_launches(function: ir.Operation, launches: Sequence[int] | None = None) 
             for part, own in zip(parts, written, strict=True):
                 part.attributes[WRITTEN] = ir.DenseI64ArrayAttr.get(sorted(before))
                 before |= own
+        for part, ranges in zip(parts, spare, strict=False):  # parts of a launch have what it has
+            part.attributes[SPARE] = ir.DenseI64ArrayAttr.get(ranges)
         for part in parts[1:]:
             part.attributes[PDL_SECONDARY] = ir.UnitAttr.get()
         for part in parts[:-1]:

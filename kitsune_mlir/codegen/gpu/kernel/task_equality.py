@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Sequence
 
 from kitsune_mlir.codegen.gpu.interface.task_key import IGNORED, tasks_key
-from kitsune_mlir.dialects.attribute_table import ATTENTION, OPERAND_SUM, PAIRS, WRITTEN
+from kitsune_mlir.dialects.attribute_table import ATTENTION, OPERAND_SUM, PAIRS, SPARE, WRITTEN
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.dialects.verify import walk
@@ -43,7 +43,7 @@ def equal_tasks(program: ProgramView, always: bool = False) -> list[int] | None:
 def launch_key(program: ProgramView) -> tuple[Hashable, ...]:
     """Equal for programs of one launch whose kernels differ in nothing but the memory that their pointers show."""
     function = program.function
-    attributes = [(name, function.attributes[name]) for name in sorted({*function.attributes} - {"sym_name", WRITTEN})]
+    attributes = [(name, function.attributes[name]) for name in sorted({*function.attributes} - {"sym_name", SPARE, WRITTEN})]
     signalled = {one.semaphore for task in program.tasks for one in (*task.waits, *task.posts)}
     slots = [str((one.first, one.slots)) for one in sorted(signalled, key=lambda one: one.first)]
     buffers = {buffer.memory: buffer for task in program.tasks for buffer in task.buffers}.values()
