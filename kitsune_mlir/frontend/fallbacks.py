@@ -16,6 +16,8 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 from torch.utils._pytree import tree_map, tree_map_only
 
 from kitsune_mlir.frontend.antialiasing import ANTIALIASING
+from kitsune_mlir.frontend.bits import BITS
+from kitsune_mlir.frontend.divisors import DIVISORS
 from kitsune_mlir.frontend.dtypes import widened
 from kitsune_mlir.frontend.extrema import EXTREMA
 from kitsune_mlir.frontend.fills import FILLS
@@ -292,6 +294,8 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     **LOSSES,
     **NORMS,
     **SPECIAL,
+    **BITS,
+    **DIVISORS,
     aten.addmv.default: _addmv,
     aten.addbmm.default: _addbmm,
     aten.reciprocal.default: _reciprocal,
