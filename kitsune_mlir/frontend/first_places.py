@@ -2,7 +2,8 @@
 
 torch-mlir's maximum pooling looks for its maxima a second time: a number that is still -1 becomes the place of an element that
 is the maximum. Places rise with the loops that look, so the first one is the least, and a minimum is a reduction that can be
-done in any order.
+done in any order. As in PyTorch, an element that is no number is the maximum, which it does not equal, and one of the padding,
+whose place would be outside of the image, never is, where all others are minus infinity too.
 """
 
 from __future__ import annotations
@@ -51,6 +52,27 @@ def _chosen(op: ir.Operation) -> tuple[ir.Value, ir.Value] | None:
     return inner.operands[0], inner.operands[1]
 
 
+def _may_be_first(condition: ir.Value) -> ir.Value:
+    """Whether an element is the maximum: it is equal to it (`condition`), or no number, and lies in the image."""
+    compared = defining_op(condition)
+    if compared is None or compared.name != "arith.cmpf":
+        return condition
+    read = next((made for v in compared.operands if (made := defining_op(v)) and made.name == "tensor.extract"), None)
+    if read is None:
+        return condition
+    element, *places = read.results[0], *list(read.operands)[1:]
+    found = arith.ori(condition, arith.cmpf(arith.CmpFPredicate.UNE, element, element))
+    pad = defining_op(read.operands[0])
+    if pad is None or pad.name != "tensor.pad":
+        return found
+    before, after = (list(ir.DenseI64ArrayAttr(pad.attributes[name])) for name in ("static_low", "static_high"))
+    for place, low, high, extent in zip(places, before, after, ir.RankedTensorType(pad.operands[0].type).shape, strict=True):
+        if low or high:  # without a sign, what is before the image is beyond it
+            own = arith.subi(place, arith.constant(place.type, low))
+            found = arith.andi(found, arith.cmpi(arith.CmpIPredicate.ult, own, arith.constant(place.type, extent)))
+    return found
+
+
 def _rewrite(op: ir.Operation, condition: ir.Value, place: ir.Value) -> None:
     body, type_ = op.regions[0].blocks[0], ir.RankedTensorType(op.results[0].type)
     word = type_.element_type
@@ -58,7 +80,8 @@ def _rewrite(op: ir.Operation, condition: ir.Value, place: ir.Value) -> None:
     op.operands[len(op.operands) - 1] = start
     last = body.operations[len(body.operations) - 1].operation
     with ir.InsertionPoint(last):
-        least = arith.minsi(body.arguments[len(op.operands) - 1], arith.select(condition, place, arith.constant(word, BEYOND)))
+        found = _may_be_first(condition)
+        least = arith.minsi(body.arguments[len(op.operands) - 1], arith.select(found, place, arith.constant(word, BEYOND)))
         unread = [last.operands[0]]
         last.operands[0] = least
     while unread:

@@ -242,14 +242,23 @@ def _windows(x: Tensor, dim: int, count: int) -> tuple[Tensor, Tensor]:
     return values, steps + first.reshape([count if d == dim else 1 for d in range(x.ndim)])
 
 
-def _adaptive_maximum(x: Tensor, output: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Of planes in unequal windows, where torch-mlir takes others: columns, then rows, so that the first of equals counts."""
-    equal = all(n and size % n == 0 for size, n in zip(x.shape[-2:], output, strict=True))
-    if not x.dtype.is_floating_point or (equal and x.ndim == 4):
-        return NotImplemented
-    values, columns = _windows(x, x.ndim - 1, output[1])
-    values, rows = _windows(values, x.ndim - 2, output[0])
-    return values, rows * x.shape[-1] + columns.gather(-2, rows)
+def _adaptive_maximum(rank: int) -> Callable[..., Any]:
+    """Columns first, then rows, then planes, so that the first of equals counts. torch-mlir takes equal windows of planes only;
+    in volumes it passes over what is no number, and its least number is no infinity."""
+
+    def decomposed(x: Tensor, output: Sequence[int]) -> tuple[Tensor, Tensor]:
+        extents = x.shape[x.ndim - rank :]
+        equal = all(n and size % n == 0 for size, n in zip(extents, output, strict=True))
+        if not x.dtype.is_floating_point or (equal and rank == 2 and x.ndim == 4):
+            return NotImplemented
+        values, place = _windows(x, x.ndim - 1, output[-1])
+        for number in range(1, rank):
+            dim, elements = -1 - number, math.prod(extents[rank - number :])
+            values, steps = _windows(values, x.ndim + dim, output[dim])
+            place = steps * elements + place.gather(dim, steps)
+        return values, place
+
+    return decomposed
 
 
 POOLING: dict[Any, Callable[..., Any]] = {
@@ -262,7 +271,8 @@ POOLING: dict[Any, Callable[..., Any]] = {
         for rank, op in enumerate((aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default), 1)
     },
     aten._adaptive_avg_pool2d.default: _adaptive_mean(2),
-    aten.adaptive_max_pool2d.default: _adaptive_maximum,
+    aten.adaptive_max_pool2d.default: _adaptive_maximum(2),
+    aten.adaptive_max_pool3d.default: _adaptive_maximum(3),
     aten._adaptive_avg_pool3d.default: _adaptive_mean(3),
 }
 """Operator → decomposition."""

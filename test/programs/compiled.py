@@ -42,7 +42,7 @@ def planned(model: nn.Module, *args: Any, target: str = "sm_90a", **options: Any
     return program_of(imported, Code(tiles, tiles.stages.machine, {}, {}, None, "not generated"))
 
 
-def planned_for_gpu(model: nn.Module, *args: Any, **options: Any) -> Program:
+def planned_for_gpu(model: nn.Module | Callable[..., Any], *args: Any, **options: Any) -> Program:
     """A model planned for the GPU, with the host's code."""
     imported = import_model(model, args, context=new_context())
     tiles = lower(plan(imported, find_target("sm_90a"), options_of(options)))
