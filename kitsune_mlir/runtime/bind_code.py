@@ -9,9 +9,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from kitsune_mlir.errors import KitsuneError
-from kitsune_mlir.runtime.host_code import link
-from kitsune_mlir.runtime.host_object import emit_object
+from kitsune_mlir.runtime.host_code import linked
 from kitsune_mlir.runtime.python_calls import Interpreter, builtin_methods
 from kitsune_mlir.runtime.results import ALIGNMENT
 from kitsune_mlir.runtime.word_function import WordFunction
@@ -88,13 +86,10 @@ def _module() -> str:
 
 
 @functools.cache
-def _compiled() -> tuple[object, Callable[[object], Callable[[Any], Any]]] | None:
-    """What keeps the code in memory, and what makes a function of a table's address; None where it cannot be had."""
-    try:
-        kept, addresses = link("bind", emit_object(_module()), ["call_bind"])
-    except KitsuneError:
-        return None
-    return kept, builtin_methods("call_bind", addresses["call_bind"])
+def _compiled() -> Callable[[object], Callable[[Any], Any]] | None:
+    """What makes a function of a table's address; None where it cannot be had."""
+    address = linked("bind", _module, "call_bind")
+    return None if address is None else builtin_methods("call_bind", address)
 
 
 class _Table:
@@ -132,4 +127,4 @@ def binder(
         return None
     sizes = [tuple(one) for one in made]
     table = _Table([*constants], sizes, inputs, check=check, pointer=torch.Tensor.data_ptr, empty=empty)
-    return compiled[1](ctypes.addressof(table.fields)), table
+    return compiled(ctypes.addressof(table.fields)), table

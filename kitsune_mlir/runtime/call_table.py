@@ -15,9 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kitsune_mlir.errors import KitsuneError
-from kitsune_mlir.runtime.host_code import link
-from kitsune_mlir.runtime.host_object import emit_object
+from kitsune_mlir.runtime.host_code import linked
 from kitsune_mlir.runtime.python_calls import builtin_function
 from kitsune_mlir.runtime.table_code import DONE, FIELDS, MISFIT, table_module
 
@@ -42,13 +40,10 @@ class Calls:
 
 
 @functools.cache
-def _compiled() -> tuple[object, Callable[..., Any]] | None:
-    """What keeps the code in memory, and the function; None where it cannot be compiled or loaded."""
-    try:
-        kept, addresses = link("tables", emit_object(table_module()), ["tables_fill"])
-    except KitsuneError:
-        return None
-    return kept, builtin_function("tables_fill", addresses["tables_fill"])
+def _fill() -> Callable[..., Any] | None:
+    """The function; None where it cannot be compiled or loaded."""
+    address = linked("tables", table_module, "tables_fill")
+    return None if address is None else builtin_function("tables_fill", address)
 
 
 class CallTable:
@@ -80,8 +75,7 @@ class CallTable:
     ):
         import torch
 
-        compiled = _compiled()
-        self._fill = None if compiled is None else compiled[1]
+        self._fill = _fill()
         self._maps = {place: known for place, _, known in keyed_maps}
         self._pointers, self._weight_maps = np.ascontiguousarray(pointers), np.ascontiguousarray(weight_maps)
         self._arena_maps = {place: np.ascontiguousarray(maps) for place, maps in arena_maps.items()}

@@ -13,8 +13,7 @@ from kitsune_mlir.runtime.call_code import CAPTURED, FAILED, FIELDS, MOVED, NO_P
 from kitsune_mlir.runtime.call_memory import Memory
 from kitsune_mlir.runtime.copy_kernel import Copies
 from kitsune_mlir.runtime.driver import driver
-from kitsune_mlir.runtime.host_code import link
-from kitsune_mlir.runtime.host_object import emit_object
+from kitsune_mlir.runtime.host_code import linked
 from kitsune_mlir.runtime.kernel_frame import KernelFrame
 from kitsune_mlir.runtime.launch import library
 from kitsune_mlir.runtime.python_calls import builtin_methods
@@ -31,13 +30,10 @@ MOST_MISFITS = 64
 
 
 @functools.cache
-def _compiled() -> tuple[object, Callable[[object], Callable[[Any], Any]]] | None:
-    """What keeps the code in memory, and what makes a function of a table's address; None where it cannot be had."""
-    try:
-        kept, addresses = link("calls", emit_object(call_module()), ["call_make"])
-    except KitsuneError:
-        return None
-    return kept, builtin_methods("call_make", addresses["call_make"])
+def _compiled() -> Callable[[object], Callable[[Any], Any]] | None:
+    """What makes a function of a table's address; None where it cannot be had."""
+    address = linked("calls", call_module, "call_make")
+    return None if address is None else builtin_methods("call_make", address)
 
 
 class CompiledCall:
@@ -108,7 +104,7 @@ class CompiledCall:
         sizes = [tuple(one) for one in made]
         wanted = [() if one is None else (tuple(one[0]), tuple(one[1])) for one in cuts or [None] * len(made)]
         driver_calls, flag = library(), ctypes.c_uint64()
-        self._kept = (maps, frames, arena, check, copies, sizes, wanted, empty, cut, driver_calls, flag, compiled, held)
+        self._kept = (maps, frames, arena, check, copies, sizes, wanted, empty, cut, driver_calls, flag, held)
         self._arrays: list[Any] = [pointers]
         acquire, release = arena.lock.acquire, arena.lock.release
         self._methods = acquire, release
@@ -136,7 +132,7 @@ class CompiledCall:
             "bytes": id(torch.UntypedStorage.nbytes),
         }  # fmt: skip
         self._fields = (ctypes.c_uint64 * len(FIELDS))(*(words.get(name, 0) for name in FIELDS))
-        self.call: Callable[[tuple[Any, ...]], list[Any] | None] = compiled[1](ctypes.addressof(self._fields))
+        self.call: Callable[[tuple[Any, ...]], list[Any] | None] = compiled(ctypes.addressof(self._fields))
 
     def _array(self, words: Any) -> int:
         """The address of an array of words, which it keeps."""

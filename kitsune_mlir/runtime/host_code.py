@@ -6,15 +6,15 @@ import bisect
 import ctypes
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
-from kitsune_mlir.errors import TargetError
+from kitsune_mlir.errors import KitsuneError, TargetError
 from kitsune_mlir.runtime.host_object import emit_object, host_machine
 
-__all__ = ["CONTROL_SLOTS", "CutTask", "HostCode", "Loaded", "check_cut", "control_words", "host_cpu", "link"]
+__all__ = ["CONTROL_SLOTS", "CutTask", "HostCode", "Loaded", "check_cut", "control_words", "host_cpu", "link", "linked"]
 
 CONTROL_SLOTS = 32
 """Word of the control block where the semaphores' slots begin."""
@@ -23,6 +23,7 @@ COUNT_BYTES = 8
 """Size of a count in memory."""
 
 _numbers = itertools.count()
+_held: list[object] = []  # what keeps functions in memory
 
 
 @functools.cache
@@ -146,6 +147,23 @@ def link(name: str, object_file: bytes, symbols: Sequence[str]) -> tuple[object,
         return tracker, {symbol: tracker[symbol] for symbol in symbols}
     except (RuntimeError, KeyError) as error:
         raise TargetError(f"'{name}' cannot be linked into this process: {error}") from error
+
+
+@functools.cache
+def linked(name: str, module: Callable[[], str], symbol: str) -> int | None:
+    """The address of a function, whose code stays in this process; None where it cannot be compiled or linked.
+
+    Args:
+        name: of the code.
+        module: gives its LLVM IR.
+        symbol: the function.
+    """
+    try:
+        kept, addresses = link(name, emit_object(module()), [symbol])
+    except KitsuneError:
+        return None
+    _held.append(kept)
+    return addresses[symbol]
 
 
 class Loaded:

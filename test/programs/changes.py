@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import kitsune_mlir
+from bench.sweeps import Function as Of
 from kitsune_mlir.runtime.program import Program
 from test.programs.compiled import planned_for_gpu
 
@@ -43,15 +43,6 @@ class Cache(nn.Module):
 
 def step(dtype: torch.dtype = torch.float32, pos: int = AT) -> tuple[Tensor, ...]:
     return (*(torch.randn(B, H, 1, D, dtype=dtype) for _ in range(3)), torch.tensor([pos]))
-
-
-class Of(nn.Module):
-    def __init__(self, function: Callable[..., Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> Any:
-        return self.function(*args)
 
 
 def compiled(model: nn.Module, args: Any, gpu: bool) -> Program:
