@@ -26,7 +26,9 @@ from kitsune_mlir.frontend.functional import make_functional
 from kitsune_mlir.frontend.higher_order import write_out_control
 from kitsune_mlir.frontend.recurrent import without_steps
 from kitsune_mlir.frontend.source import origin_of_text, origin_of_traceback
+from kitsune_mlir.frontend.statistics import statistics_known
 from kitsune_mlir.frontend.torch_decompositions import run_decompositions
+from kitsune_mlir.frontend.unchecked_losses import unchecked_losses
 
 __all__ = ["decompose", "export", "parameter_names", "quiet"]
 
@@ -93,7 +95,7 @@ def export(
     if sizes is not None and module is not model:
         _name_arguments(module, model)
     try:
-        with quiet(), _lines_of(model), without_steps():
+        with quiet(), _lines_of(model), without_steps(), statistics_known(), unchecked_losses():
             return torch.export.export(
                 module, args, kwargs, dynamic_shapes=None if sizes is None else dict(sizes), strict=False
             ), bound

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map, tree_map_only
 
 from kitsune_mlir.frontend.antialiasing import ANTIALIASING
 from kitsune_mlir.frontend.bits import BITS
+from kitsune_mlir.frontend.distances import DISTANCES
 from kitsune_mlir.frontend.divisors import DIVISORS
 from kitsune_mlir.frontend.dtypes import widened
 from kitsune_mlir.frontend.extrema import EXTREMA
@@ -28,10 +29,13 @@ from kitsune_mlir.frontend.losses import LOSSES
 from kitsune_mlir.frontend.norms import NORMS
 from kitsune_mlir.frontend.orders import ORDERS
 from kitsune_mlir.frontend.pooling import POOLING
+from kitsune_mlir.frontend.positions import POSITIONS
 from kitsune_mlir.frontend.resizing import RESIZING
 from kitsune_mlir.frontend.scans import SCANS
 from kitsune_mlir.frontend.segments import SEGMENTS
+from kitsune_mlir.frontend.small_matrices import SMALL_MATRICES
 from kitsune_mlir.frontend.special import SPECIAL
+from kitsune_mlir.frontend.statistics import STATISTICS
 from kitsune_mlir.frontend.striding import STRIDING
 from kitsune_mlir.frontend.wrapping import WRAPPING
 
@@ -220,6 +224,17 @@ def _diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0,
     return torch.movedim(filled, (-2, -1), (dim1, dim2))
 
 
+def _rrelu(x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: Any = None) -> Tensor:
+    """Random only in training."""
+    return NotImplemented if training else aten.leaky_relu.default(x, (lower + upper) / 2)
+
+
+def _rrelu_with_noise(
+    x: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: Any = None
+) -> tuple[Tensor, Tensor]:
+    return NotImplemented if training else (_rrelu(x, lower, upper), noise.clone())
+
+
 def _rrelu_backward(
     grad: Tensor, x: Tensor, noise: Tensor, lower: float, upper: float, training: bool, self_is_result: bool
 ) -> Tensor:
@@ -296,6 +311,10 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     **SPECIAL,
     **BITS,
     **DIVISORS,
+    **DISTANCES,
+    **POSITIONS,
+    **SMALL_MATRICES,
+    **STATISTICS,
     aten.addmv.default: _addmv,
     aten.addbmm.default: _addbmm,
     aten.reciprocal.default: _reciprocal,
@@ -314,6 +333,8 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     **{op: _compared(op) for op in _COMPARISONS},
     **{op: _of_one_type(op) for op in (aten.clamp.Tensor, aten.clamp_min.Tensor, aten.minimum.default)},
     aten.clamp_max.Tensor: aten.minimum.default,
+    aten.rrelu.default: _rrelu,
+    aten.rrelu_with_noise_functional.default: _rrelu_with_noise,
     aten.rrelu_with_noise_backward.default: _rrelu_backward,
     aten._trilinear.default: _trilinear,
     aten._cdist_forward.default: _cdist,

@@ -6,7 +6,7 @@ to copies in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -109,19 +109,65 @@ def _histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor
         number = torch.div(far * bins, span, rounding_mode="floor") if exact else (far / span * bins).floor()
         return number.clamp(0, bins - 1), (values >= least) & (values <= most)
 
+    return _tally(values, bins, place).to(x.dtype)
+
+
+def _tally(values: Tensor, bins: int, place: Callable[[Tensor], tuple[Tensor, Tensor]], weight: Tensor | None = None) -> Tensor:
+    """How many values [n] each bin has, or the sum of their weights.
+
+    Args:
+        place: numbers of values' bins, and whether they are in one.
+    """
+
     def number(values: Tensor) -> Tensor:
         bin, inside = place(values)
         return torch.where(inside, bin, -1).to(torch.int32)
 
-    if bins <= FEW_BINS:
-        return _counts(values, bins, number).to(x.dtype)
+    if bins <= FEW_BINS and weight is None:
+        return _counts(values, bins, number)
     bin, inside = place(values)
     copies = COUNTERS // bins if bins < COUNTERS else 1
-    copy = torch.arange(values.numel(), device=x.device) % copies
+    copy = torch.arange(values.numel(), device=values.device) % copies
     each = torch.where(inside, bin, 0).to(torch.int64) + copy * bins
-    counts = values.new_zeros(copies * bins).index_add(0, each, inside.to(values.dtype))
-    return counts.reshape(copies, bins).sum(0).to(x.dtype)
+    one = inside.to(values.dtype) if weight is None else torch.where(inside, weight.reshape(-1), 0.0)
+    counts = values.new_zeros(copies * bins).index_add(0, each, one)
+    return counts.reshape(copies, bins).sum(0)
 
 
-HISTOGRAMS: dict[Any, Callable[..., Any]] = {aten.histc.default: _histc}
+def _histogram_of_edges(x: Tensor, edges: Tensor, *, weight: Tensor | None = None, density: bool = False) -> Any:
+    """Of bins between edges that rise: each has its first edge, and the last one both."""
+    if x.dtype not in (torch.float32, torch.float64) or not x.numel() or edges.ndim != 1 or len(edges) < 2:
+        return NotImplemented
+    bins = len(edges) - 1
+
+    def place(values: Tensor) -> tuple[Tensor, Tensor]:
+        inside = (values >= edges[0]) & (values <= edges[-1])
+        return (torch.searchsorted(edges, values, right=True) - 1).clamp(max=bins - 1), inside
+
+    counts = _tally(x.reshape(-1), bins, place, weight).to(x.dtype)
+    if density:
+        counts = counts / (counts.sum() * (edges[1:] - edges[:-1]))
+    return counts, edges.clone()
+
+
+def _histogram(
+    x: Tensor, bins: int = 100, *, range: Sequence[float] | None = None, weight: Tensor | None = None, density: bool = False
+) -> Any:
+    """Of equal bins, whose edges PyTorch counts from the nearer end; of one number they are 1 wide in all."""
+    if x.dtype not in (torch.float32, torch.float64) or not x.numel() or bins < 1:
+        return NotImplemented
+    least, most = (x.new_full((), end) for end in range) if range is not None else (x.amin(), x.amax())
+    half = torch.where(least == most, 0.5, 0.0).to(x.dtype)
+    least, most = least - half, most + half
+    number = torch.arange(bins + 1, dtype=x.dtype, device=x.device)
+    step = (most - least) / bins
+    edges = torch.where(number < (bins + 1) // 2, least + step * number, most - step * (bins - number))
+    return _histogram_of_edges(x, edges, weight=weight, density=density)
+
+
+HISTOGRAMS: dict[Any, Callable[..., Any]] = {
+    aten.histc.default: _histc,
+    aten.histogram.bin_ct: _histogram,
+    aten.histogram.bins_tensor: _histogram_of_edges,
+}
 """Operator → decomposition."""
