@@ -7,6 +7,7 @@ from torch_mlir.passmanager import PassManager
 
 from kitsune_mlir.frontend.first_places import find_least_places
 from kitsune_mlir.frontend.numerics import settle_numerics
+from kitsune_mlir.frontend.shifts import settle_shifts
 from kitsune_mlir.frontend.sort_order import settle_sorts
 
 __all__ = ["settle"]
@@ -31,6 +32,7 @@ def settle(module: ir.Module) -> list[int]:
         _inline_constants(block)
         settle_numerics(block)
         find_least_places(block)
+        settle_shifts(block)
         settle_sorts(block)
         PassManager.parse(_CANONICAL).run(module.operation)
         return _return_once(main)
