@@ -46,12 +46,16 @@ def _dims(x: Tensor, dim: int | Sequence[int] | None) -> list[int]:
 
 
 def _in_f32(op: Any, otherwise: Callable[..., Any] | None) -> Callable[..., Any]:
-    """A decomposition that runs `op` itself on f32 copies of narrow tensors, so that it accumulates in f32.
+    """A decomposition that runs `op` itself on f32 copies of narrow tensors, so that it accumulates in f32; asked for bytes or
+    truth values, in 64-bit integers, where torch-mlir's lowering ends the process, or adds bits.
 
     `otherwise` is the decomposition of `op` for other types, if it has one.
     """
 
     def decomposed(*args: Any, **kwargs: Any) -> Any:
+        if (asked := kwargs.get("dtype")) in (torch.bool, torch.uint8, torch.int8):
+            wide = args[0].to(asked).to(torch.int64)
+            return op(wide, *args[1:], **{**kwargs, "dtype": torch.int64}).to(asked)
         narrow = next((a.dtype for a in args if isinstance(a, Tensor) and a.dtype in NARROW), None)
         if narrow is None:
             return NotImplemented if otherwise is None else otherwise(*args, **kwargs)

@@ -22,6 +22,7 @@ from kitsune_mlir.frontend.divisors import DIVISORS
 from kitsune_mlir.frontend.dtypes import widened
 from kitsune_mlir.frontend.extrema import EXTREMA
 from kitsune_mlir.frontend.fills import FILLS
+from kitsune_mlir.frontend.floor_division import floor_division
 from kitsune_mlir.frontend.folding import FOLDING
 from kitsune_mlir.frontend.grids import GRIDS
 from kitsune_mlir.frontend.histograms import HISTOGRAMS
@@ -37,6 +38,7 @@ from kitsune_mlir.frontend.small_matrices import SMALL_MATRICES
 from kitsune_mlir.frontend.special import SPECIAL
 from kitsune_mlir.frontend.statistics import STATISTICS
 from kitsune_mlir.frontend.striding import STRIDING
+from kitsune_mlir.frontend.whole_numbers import WHOLE_NUMBERS, of_bytes
 from kitsune_mlir.frontend.wrapping import WRAPPING
 
 __all__ = ["FALLBACKS", "with_scalars"]
@@ -81,7 +83,7 @@ def _addmv(x: Tensor, matrix: Tensor, vector: Tensor, *, beta: Any = 1, alpha: A
 
 
 def _addbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    return _blend(x, aten.bmm(a, b).sum(0), beta, alpha)
+    return _blend(x, aten.bmm(a, b).sum(0, dtype=a.dtype), beta, alpha)
 
 
 def _blend(x: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
@@ -161,28 +163,17 @@ def _hypot(x: Tensor, y: Tensor) -> Tensor:
     return torch.where(torch.isinf(x) | torch.isinf(y), float("inf"), found).to(dtype)
 
 
-def _of_bytes(op: Any) -> Callable[..., Any]:
-    """Arithmetic of bytes, in 32 bits: torch-mlir crashes on numbers beside tensors of these types, and on extremes of all."""
-
-    def decomposed(*args: Any, **given: Any) -> Tensor:
-        dtype = torch.result_type(*args) if len(args) == 2 else args[0].dtype
-        if dtype not in (torch.uint8, torch.int8):
-            return NotImplemented
-        own = [v % 256 if dtype == torch.uint8 and isinstance(v, int) else v for v in args]
-        wide = [v.to(torch.int32) if isinstance(v, Tensor) else v for v in own]
-        return op(*wide, **given).to(dtype)
-
-    return decomposed
-
-
-def _compared(op: Any) -> Callable[..., Any]:
-    """Floats beside a whole number: where the floats are constants, torch-mlir folds `<` and `>` to what lies in memory."""
-
-    def decomposed(x: Tensor, y: Any) -> Tensor:
-        whole = x.dtype.is_floating_point and isinstance(y, int)
-        return op(x, float(y)) if whole else NotImplemented
-
-    return decomposed
+def _isclose(x: Tensor, y: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
+    """What is infinite is close to its like only; torch-mlir's allowance is infinite too, and all are close."""
+    close = x == y
+    if equal_nan and x.dtype.is_floating_point:
+        close = close | ((x != x) & (y != y))
+    if rtol == 0 and atol == 0:
+        return close
+    if not x.dtype.is_floating_point and not x.dtype.is_complex:
+        x, y = x.to(torch.get_default_dtype()) if x.dtype == torch.bool else x, y.to(torch.get_default_dtype())
+    apart = (x - y).abs()
+    return close | (torch.isfinite(apart) & (apart <= atol + (rtol * y).abs()))
 
 
 def _fmod(x: Tensor, y: Any) -> Tensor:
@@ -278,20 +269,6 @@ _ROWS = (
     aten.std_mean.correction,
 )
 
-_BYTES = (
-    aten.mul.Tensor,
-    aten.mul.Scalar,
-    aten.sub.Tensor,
-    aten.sub.Scalar,
-    aten.rsub.Scalar,
-    aten.div.Tensor_mode,
-    aten.div.Scalar_mode,
-    aten.remainder.Scalar,
-    aten.remainder.Scalar_Tensor,
-)
-
-_COMPARISONS = (aten.lt.Scalar, aten.le.Scalar, aten.gt.Scalar, aten.ge.Scalar, aten.eq.Scalar, aten.ne.Scalar)
-
 FALLBACKS: dict[Any, Callable[..., Any]] = {
     **SCANS,
     **ORDERS,
@@ -329,12 +306,14 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     aten.fmod.Tensor: _fmod_of_floats,
     aten.copysign.Tensor: _copysign,
     aten.copysign.Scalar: _copysign,
-    **{op: _of_bytes(op) for op in _BYTES},
-    **{op: _compared(op) for op in _COMPARISONS},
-    **{op: _of_one_type(op) for op in (aten.clamp.Tensor, aten.clamp_min.Tensor, aten.minimum.default)},
+    **WHOLE_NUMBERS,
+    **{op: floor_division(of_bytes(op)) for op in (aten.div.Tensor_mode, aten.div.Scalar_mode)},
+    **{op: _of_one_type(op) for op in (aten.clamp.Tensor, aten.maximum.default, aten.minimum.default)},
+    aten.clamp_min.Tensor: aten.maximum.default,
     aten.clamp_max.Tensor: aten.minimum.default,
     aten.rrelu.default: _rrelu,
     aten.rrelu_with_noise_functional.default: _rrelu_with_noise,
+    aten.isclose.default: _isclose,
     aten.rrelu_with_noise_backward.default: _rrelu_backward,
     aten._trilinear.default: _trilinear,
     aten._cdist_forward.default: _cdist,
@@ -357,7 +336,7 @@ def with_scalars(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[...
     for op in _EXTREMES:
         added[op] = _first_of(_extreme(op), table.get(op))
     for op in _EXTREMES_OF_ALL:
-        added[op] = _first_of(_of_bytes(op), table.get(op))
+        added[op] = _first_of(of_bytes(op), table.get(op))
     return added
 
 

@@ -1,4 +1,5 @@
-"""Unsigned bytes as what their operators compute with: torch-mlir's lowerings extend them as if they had a sign."""
+"""Unsigned bytes and truth values as what their operators compute with: torch-mlir's lowerings extend them as if they had a
+sign, and add truth values as bits."""
 
 from __future__ import annotations
 
@@ -44,6 +45,12 @@ def widen_bytes(graph: fx.Graph) -> None:
         if node.target in CASTS and _dtype(node) == torch.uint8 and _dtype(node.args[0]).is_floating_point:  # type: ignore[union-attr]
             with graph.inserting_before(node):
                 node.args = (_cast(node.args[0], torch.int32), *node.args[1:])  # type: ignore[arg-type]
+        if node.target in CASTS and _is_complex(node) and _dtype(node.args[0]) in (torch.uint8, torch.bool):
+            with graph.inserting_before(node):
+                node.args = (_cast(node.args[0], torch.float32), *node.args[1:])  # type: ignore[arg-type]
+        if node.target is aten.add.Tensor and isinstance(node.args[1], bool) and _dtype(node) == torch.bool:
+            _add_truth(graph, node)
+            continue
         narrow = _misread(node)
         if sources := [source for source in _operands(node) if _dtype(source) in narrow]:
             _widen(graph, node, sources)
@@ -52,6 +59,23 @@ def widen_bytes(graph: fx.Graph) -> None:
 def _dtype(node: Any) -> torch.dtype | None:
     value = node.meta.get("val")
     return value.dtype if isinstance(value, Tensor) else None
+
+
+def _is_complex(node: fx.Node) -> bool:
+    kind = _dtype(node)
+    return kind is not None and kind.is_complex
+
+
+def _add_truth(graph: fx.Graph, node: fx.Node) -> None:
+    """What a tensor of truth values is with one added to all: true, where that is."""
+    x, added = node.args[:2]
+    with graph.inserting_before(node):
+        if added and node.kwargs.get("alpha", 1):
+            made = call_with_value(aten.eq.Tensor, x, x, stack_trace=node.meta.get("stack_trace", ""))
+        else:
+            made = call_with_value(aten.clone.default, x, stack_trace=node.meta.get("stack_trace", ""))
+    node.replace_all_uses_with(made)
+    graph.erase_node(node)
 
 
 def _operands(node: fx.Node) -> list[fx.Node]:
