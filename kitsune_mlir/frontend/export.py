@@ -7,6 +7,7 @@ import inspect
 import io
 import logging
 import re
+import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
@@ -15,7 +16,6 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.export import ExportedProgram
-from torch.fx import proxy
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -35,16 +35,13 @@ __all__ = ["decompose", "export", "parameter_names", "quiet"]
 # torch.export takes these as inputs; other objects (dtypes, devices, slices) are bound into the program.
 _EXPORTABLE = (torch.Tensor, int, float, bool, str, type(None))
 
-# torch's functions whose lines are recorded besides those called `forward`; torch 2.11 has none.
-_ANCHORS: set[tuple[str, str]] = getattr(proxy, "_STACK_TRACE_ANCHORS", set())
-
 
 class _Function(torch.nn.Module):
     """Lets a plain function be exported."""
 
     def __init__(self, function: Callable[..., Any]):
         super().__init__()
-        self.function = function
+        self.function = _as_forward(function)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -95,7 +92,7 @@ def export(
     if sizes is not None and module is not model:
         _name_arguments(module, model)
     try:
-        with quiet(), _lines_of(model), without_steps(), statistics_known(), unchecked_losses():
+        with quiet(), without_steps(), statistics_known(), unchecked_losses():
             return torch.export.export(
                 module, args, kwargs, dynamic_shapes=None if sizes is None else dict(sizes), strict=False
             ), bound
@@ -183,19 +180,17 @@ def _tracing_error(what: str, error: Exception) -> KitsuneError:
     return FrontendError(f"{what}: {type(error).__name__}: {message.strip()}", operator=operator, location=location)
 
 
-@contextmanager
-def _lines_of(model: Any) -> Iterator[None]:
-    """Makes torch record the lines of a plain function too: it keeps only those of functions called `forward`."""
-    code = getattr(model, "__code__", None)
-    anchor = (code.co_filename, code.co_name) if code is not None else None
-    if anchor is None or anchor in _ANCHORS:
-        yield
-        return
-    _ANCHORS.add(anchor)
-    try:
-        yield
-    finally:
-        _ANCHORS.discard(anchor)
+def _as_forward(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function or method with the name `forward` in tracebacks: torch records the lines of no others. What has no code of
+    Python's stays."""
+    if isinstance(function, types.MethodType) and isinstance(function.__func__, types.FunctionType):
+        return types.MethodType(_as_forward(function.__func__), function.__self__)
+    if not isinstance(function, types.FunctionType):
+        return function
+    code = function.__code__.replace(co_name="forward")
+    named = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    named.__kwdefaults__ = function.__kwdefaults__
+    return functools.update_wrapper(named, function)
 
 
 @contextmanager
