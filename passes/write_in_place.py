@@ -1,6 +1,7 @@
 """`kitsune-write-in-place`: a result that is nothing but an argument's new value is written where the argument lies."""
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,7 +23,12 @@ from .remarks import remark
 
 SMALLEST = 4
 """Tiles that become even may be so many times smaller."""
-MAPS = ("linalg.generic", "linalg.fill", "tensor.empty", "tensor.splat", "arith.constant", "builtin.unrealized_conversion_cast")
+RUN = 64
+"""Elements that lie side by side in tiles of another shape, at least: a line of memory of 16-bit numbers."""
+MAPS = (
+    *("linalg.generic", "linalg.fill", "tensor.empty", "tensor.splat", "arith.constant", "builtin.unrealized_conversion_cast"),
+    "tensor.extract_slice",  # of something else: `made_in_place` takes none of the old value
+)
 
 
 @dataclass(frozen=True)
@@ -32,8 +38,9 @@ class WriteInPlace(Pass):
 
     Safe is what no reader of the old value can see. Stages that read it come before, and the writer waits for them. The writer
     itself may read it where each element of the result is made of the same element, by element-wise operations only, in tiles
-    that do not overlap (they become up to four times smaller for that); or as the destination of a scatter, which then touches
-    the rows that its indices name, and no others. Scatters one after the other (two slices of a cache) all write there.
+    that do not overlap (they take another shape for that, and become up to four times smaller); or as the destination of a
+    scatter, which then touches the rows that its indices name, and no others. Scatters one after the other (two slices of a
+    cache) all write there.
     Options: `target`.
     """
 
@@ -192,12 +199,32 @@ def _name(stage: ir.Operation) -> str:
 
 
 def _even_tiles(stage: ir.Operation) -> list[int] | None:
-    """The tile of a stage of maps, or a smaller one where it does not divide its sizes; None where that is much smaller. Empty
-    for a stage without dimensions, which is one tile."""
+    """The tile of a stage of maps, or another one that divides its sizes; None where that is much smaller. Empty for a stage
+    without dimensions, which is one tile."""
     grid = grid_of(stage)
     sizes = [dim.size for dim in grid.space.dims]
-    even = [max(n for n in range(1, tile + 1) if size % n == 0) for size, tile in zip(sizes, grid.tile, strict=True)]
+    even = [max(n for n in _divisors(size) if n <= tile) for size, tile in zip(sizes, grid.tile, strict=True)]
+    if SMALLEST * math.prod(even) < math.prod(grid.tile):
+        even = max([even, *_other_shapes(sizes, grid.tile)], key=math.prod)
     return even if SMALLEST * math.prod(even) >= math.prod(grid.tile) else None
+
+
+def _other_shapes(sizes: Sequence[int], tile: Sequence[int]) -> Iterator[list[int]]:
+    """Tiles that divide the sizes, no larger than `tile`, with longer sides along one dimension and shorter ones along the
+    last, of at least `RUN` elements. (50,257 rows of 768, in tiles of 10 x 768: 29 is the next divisor, and 29 x 256 fits.)"""
+    *rest, last = map(_divisors, sizes)
+    for dim, divisors in enumerate(rest):
+        others = [max(n for n in its if n <= side) for its, side in zip(rest, tile[:-1], strict=True)]
+        for side in divisors:
+            others[dim] = side
+            run = max((n for n in last if n * math.prod(others) <= math.prod(tile)), default=0)
+            if run >= min(tile[-1], RUN):
+                yield [*others, run]
+
+
+def _divisors(size: int) -> list[int]:
+    small = [n for n in range(1, math.isqrt(size) + 1) if size % n == 0]
+    return sorted({*small, *(size // n for n in small)})
 
 
 def _rounds(scatter: Scatter) -> bool:

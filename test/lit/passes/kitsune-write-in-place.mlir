@@ -90,6 +90,67 @@ func.func @prime(%x: tensor<67x32xf32>, %e: tensor<67x32xf32>) -> (tensor<67x32x
 
 // -----
 
+// Of 58 rows 29 are the next tile after 2, larger than 10: it has shorter rows.
+// CHECK-LABEL: func.func @taller
+// CHECK: overwrites = array<i64: 0>, {{.*}}tile = array<i64: 29, 64>
+#id = affine_map<(m, n) -> (m, n)>
+func.func @taller(%x: tensor<58x256xf32>, %e: tensor<58x256xf32>) -> (tensor<58x256xf32> {kitsune.mutates = 0 : i64}) {
+  %p = "kitsune.pipeline"() ({
+    %a = "kitsune.stage"() ({
+      %r = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]} ins(%x : tensor<58x256xf32>) outs(%e : tensor<58x256xf32>) {
+      ^bb0(%i: f32, %o: f32):
+        %v = arith.addf %i, %i : f32
+        linalg.yield %v : f32
+      } -> tensor<58x256xf32>
+      "kitsune.yield"(%r) : (tensor<58x256xf32>) -> ()
+    }) {sym_name = "a", engine = "simt", tile = array<i64: 10, 256>} : () -> tensor<58x256xf32>
+    "kitsune.yield"(%a) : (tensor<58x256xf32>) -> ()
+  }) {sym_name = "taller_p0"} : () -> tensor<58x256xf32>
+  return %p : tensor<58x256xf32>
+}
+
+// -----
+
+// A part of another tensor, rows of a gradient that were padded, is read where it lies; a part of the old value is not.
+// CHECK-LABEL: func.func @part
+// CHECK: overwrites = array<i64: 0>
+// CHECK-LABEL: func.func @own_part
+// CHECK-NOT: overwrites
+// WHY: result 0 is copied to argument 0: a reads its old value elsewhere than where it writes
+#id = affine_map<(m, n) -> (m, n)>
+func.func @part(%x: tensor<64x32xf32>, %g: tensor<72x32xf32>, %e: tensor<64x32xf32>) -> (tensor<64x32xf32> {kitsune.mutates = 0 : i64}) {
+  %p = "kitsune.pipeline"() ({
+    %a = "kitsune.stage"() ({
+      %s = tensor.extract_slice %g[0, 0] [64, 32] [1, 1] : tensor<72x32xf32> to tensor<64x32xf32>
+      %r = linalg.generic {indexing_maps = [#id, #id, #id], iterator_types = ["parallel", "parallel"]} ins(%x, %s : tensor<64x32xf32>, tensor<64x32xf32>) outs(%e : tensor<64x32xf32>) {
+      ^bb0(%i: f32, %j: f32, %o: f32):
+        %v = arith.addf %i, %j : f32
+        linalg.yield %v : f32
+      } -> tensor<64x32xf32>
+      "kitsune.yield"(%r) : (tensor<64x32xf32>) -> ()
+    }) {sym_name = "a", engine = "simt", tile = array<i64: 16, 32>} : () -> tensor<64x32xf32>
+    "kitsune.yield"(%a) : (tensor<64x32xf32>) -> ()
+  }) {sym_name = "part_p0"} : () -> tensor<64x32xf32>
+  return %p : tensor<64x32xf32>
+}
+func.func @own_part(%x: tensor<64x32xf32>, %e: tensor<64x32xf32>) -> (tensor<64x32xf32> {kitsune.mutates = 0 : i64}) {
+  %p = "kitsune.pipeline"() ({
+    %a = "kitsune.stage"() ({
+      %s = tensor.extract_slice %x[1, 0] [32, 32] [2, 1] : tensor<64x32xf32> to tensor<32x32xf32>
+      %r = linalg.generic {indexing_maps = [affine_map<(m, n) -> (m, n)>, affine_map<(m, n) -> (m floordiv 2, n)>, #id], iterator_types = ["parallel", "parallel"]} ins(%x, %s : tensor<64x32xf32>, tensor<32x32xf32>) outs(%e : tensor<64x32xf32>) {
+      ^bb0(%i: f32, %j: f32, %o: f32):
+        %v = arith.addf %i, %j : f32
+        linalg.yield %v : f32
+      } -> tensor<64x32xf32>
+      "kitsune.yield"(%r) : (tensor<64x32xf32>) -> ()
+    }) {sym_name = "a", engine = "simt", tile = array<i64: 16, 32>} : () -> tensor<64x32xf32>
+    "kitsune.yield"(%a) : (tensor<64x32xf32>) -> ()
+  }) {sym_name = "own_part_p0"} : () -> tensor<64x32xf32>
+  return %p : tensor<64x32xf32>
+}
+
+// -----
+
 // Elements are made of others (a transposition), and of those in a row (a sum): no.
 // CHECK-LABEL: func.func @elsewhere
 // CHECK-NOT: overwrites
