@@ -51,6 +51,11 @@ def _compared(op: Any) -> Callable[..., Any]:
     return decomposed
 
 
+def _neg(x: Tensor) -> Tensor:
+    """torch-mlir's goes through f32, which has 24 bits."""
+    return NotImplemented if x.dtype.is_floating_point or x.dtype.is_complex else x * -1
+
+
 _BYTES = (
     aten.mul.Tensor,
     aten.mul.Scalar,
@@ -67,5 +72,6 @@ _COMPARISONS = (aten.lt.Scalar, aten.le.Scalar, aten.gt.Scalar, aten.ge.Scalar, 
 WHOLE_NUMBERS: dict[Any, Callable[..., Any]] = {
     **{op: of_bytes(op) for op in _BYTES},
     **{op: _compared(op) for op in _COMPARISONS},
+    aten.neg.default: _neg,
 }
 """Operator → decomposition."""

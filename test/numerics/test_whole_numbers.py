@@ -78,6 +78,14 @@ def test_shifts_by_all_bits(dtype: torch.dtype, planned: bool) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", (torch.uint8, torch.int8, torch.int32, torch.int64), ids=str)
+def test_negatives(dtype: torch.dtype) -> None:
+    """To the last bit, of what f32 has no number for, too."""
+    x = torch.tensor([(1 << 24) + 1, -(1 << 24) - 3, (1 << 31) - 1, 5, 0, -128, (1 << 53) + 1, -(1 << 62) - 1]).to(dtype)
+    as_eager(torch.neg, x)
+    as_eager(torch.neg, x, planned=True)
+
+
 @pytest.mark.parametrize("planned", (False, True), ids=("host", "gpu"))
 def test_quotients_of_large_integers(planned: bool) -> None:
     x, y = torch.meshgrid(LARGE, torch.tensor([7, -5, 1, (1 << 53) + 1, -3]), indexing="ij")
