@@ -186,6 +186,40 @@ def test_special_values(name: str, dtype: torch.dtype) -> None:
         assert torch.equal(torch.signbit(found[known]), torch.signbit(wanted[known]))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "count"), in_turn([*itertools.product((torch.float32, torch.float64), (1, 7, 129))], 2), ids=str
+)
+def test_zeta(dtype: torch.dtype, count: int) -> None:
+    """Values of Hurwitz's zeta function in 40 digits; below 0, PyTorch's in f64, which adds up its terms."""
+    torch.manual_seed(count)
+    s = 1 + torch.exp(1.5 * torch.randn(count, dtype=torch.float64))
+    q = torch.exp(2 * torch.randn(count, dtype=torch.float64))
+    below = torch.rand(count) < 0.3
+    s, q = (torch.where(below, a, b).to(dtype) for a, b in ((torch.randint(2, 9, (count,)), s), (-10 * q / (1 + q), q)))
+    values = [
+        float(mpmath.zeta(mpmath.mpf(a), mpmath.mpf(b))) if b > 0 else math.nan
+        for a, b in zip(s.tolist(), q.tolist(), strict=True)
+    ]
+    wanted = torch.where(below, S.zeta(s.double(), q.double()), torch.tensor(values, dtype=torch.float64))
+    largest = (q - torch.round(q)).abs().double() ** -s.double()  # of the terms below 0, which have either sign
+    size = torch.where(below, largest, 0.0)
+    limit = max([LEAST_EPS, *(2 * errors(S.zeta(s, q), wanted, size)).tolist()])
+    for found in by_both(S.zeta, s, q):
+        assert (errors(found, wanted, size) <= limit).all()
+
+
+def test_special_values_of_zeta() -> None:
+    """As PyTorch's, which is no number where one of the arguments is so large that all terms are 0."""
+    some = [0.0, 1, 2, 3, 1.5, 0.5, -1, -2, -1.5, 30, -math.inf, math.nan]
+    pairs = torch.tensor([*itertools.product(some, [*some, 1e10])])
+    s, q = pairs[:, 0].contiguous(), pairs[:, 1].contiguous()
+    for found in by_both(S.zeta, s, q):
+        torch.testing.assert_close(found, S.zeta(s, q), rtol=1e-5, atol=0, equal_nan=True)
+    for found in by_both(lambda q: S.zeta(2.5, q) + S.zeta(q.abs() + 1.5, 0.5), q):
+        wanted = S.zeta(2.5, q) + S.zeta(q.abs() + 1.5, 0.5)
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
 @pytest.mark.parametrize("order", [1, 2, 3, 12])
 def test_poles_of_polygamma(order: int) -> None:
     x = torch.tensor([0.0, -1, -2, -1e7])
@@ -202,11 +236,12 @@ def test_large_modified_functions_are_finite_as_long_as_their_values_are() -> No
         torch.testing.assert_close(found, wanted)
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", [*FORMS, "zeta"])
 def test_one_stage_on_the_gpu(name: str) -> None:
     """Each is one stage, with nothing that engines lack."""
+    function = FORMS[name].function if name in FORMS else lambda x: S.zeta(x + 1.5, x)
     with unassembled():
-        program = kitsune_mlir.compile(Function(FORMS[name].function), (torch.rand(33, 129),), target="h200")
+        program = kitsune_mlir.compile(Function(function), (torch.rand(33, 129),), target="h200")
     assert {engine["engine"] for engine in program.summary["engines"]} == {"simt"}
     assert program.summary["launches"] == 1 and len(program.summary["engines"]) == 1
 
@@ -234,6 +269,7 @@ def squared(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 GRADIENTS: dict[str, Callable[[Tensor], Tensor]] = {
     **{name: squared(FORMS[name].function) for name in FORMS if name not in ("erfinv", "ndtri", "j0", "j1")},
+    "zeta": squared(lambda x: S.zeta(2.5, x)),
     "mvlgamma": squared(lambda x: torch.mvlgamma(x + 2, 3)),
     "erfinv": lambda x: torch.erfinv(torch.tanh(x)),
     "ndtri": lambda x: S.ndtri(torch.sigmoid(x)),

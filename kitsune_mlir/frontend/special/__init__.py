@@ -9,8 +9,9 @@ from typing import Any
 from kitsune_mlir.frontend.special.bessel import BESSEL
 from kitsune_mlir.frontend.special.errors import ERRORS
 from kitsune_mlir.frontend.special.gamma import GAMMA
+from kitsune_mlir.frontend.special.zeta import ZETA
 
 __all__ = ["SPECIAL"]
 
-SPECIAL: dict[Any, Callable[..., Any]] = {**GAMMA, **ERRORS, **BESSEL}
+SPECIAL: dict[Any, Callable[..., Any]] = {**GAMMA, **ZETA, **ERRORS, **BESSEL}
 """Operator → decomposition."""

@@ -11,10 +11,16 @@ from torch import Tensor
 from kitsune_mlir.frontend.dtypes import widened
 from kitsune_mlir.frontend.polynomials import polynomial
 
-__all__ = ["Ratio", "is_whole", "of_floats", "ratio"]
+__all__ = ["BERNOULLI", "Ratio", "is_whole", "of_floats", "ratio"]
 
 Ratio = tuple[Sequence[float], Sequence[float]]
 """Coefficients of a numerator and of a denominator, from those of 1 on."""
+
+BERNOULLI = (
+    *(1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798, -174611 / 330),
+    *(854513 / 138, -236364091 / 2730),
+)
+"""B₂, B₄, ..."""
 
 
 def of_floats(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kitsune_mlir.frontend.polynomials import polynomial
-from kitsune_mlir.frontend.special.functions import Ratio, is_whole, of_floats, ratio
+from kitsune_mlir.frontend.special.functions import BERNOULLI, Ratio, is_whole, of_floats, ratio
 
 __all__ = ["GAMMA"]
 
@@ -50,12 +50,6 @@ _SHIFT = (6.0, 11.0, 6.0, 1.0)
 
 MOST_ORDER = 12
 """Of a polygamma function: those of higher ones have factorials and powers that leave the range of f32 one by one."""
-
-_BERNOULLI = (
-    *(1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798, -174611 / 330),
-    *(854513 / 138, -236364091 / 2730),
-)
-"""B₂, B₄, ..."""
 
 
 def _lgamma(x: Tensor) -> Tensor:
@@ -111,12 +105,12 @@ def _power(x: Tensor, exponent: int) -> Tensor:
 def _zeta_of_whole(s: int, y: Tensor) -> Tensor:
     """Σ (y + k)⁻ˢ over k ≥ 0, y ≥ 0 and s ≥ 2: some terms, and the rest by Euler and Maclaurin's formula (23.1.30, 23.2.3)."""
     exact = y.dtype == torch.float64
-    terms, count = (max(s, 10), len(_BERNOULLI)) if exact else (max(s, 6), 6)
+    terms, count = (max(s, 10), len(BERNOULLI)) if exact else (max(s, 6), 6)
     total = _power(1 / y, s)
     for k in range(1, terms):
         total = total + _power(1 / (y + k), s)
     coefficients = []
-    for j, number in enumerate(_BERNOULLI[:count], 1):
+    for j, number in enumerate(BERNOULLI[:count], 1):
         coefficients.append(number * math.prod(range(s, s + 2 * j - 1)) / math.factorial(2 * j))
     inverse = 1 / (y + terms)
     square = inverse * inverse
