@@ -56,8 +56,14 @@ def terminator_of(block: ir.Block) -> ir.Operation | None:
 def walk(op: ir.Operation | ir.OpView) -> list[ir.Operation]:
     """Every operation nested in `op` (without `op`), outer before inner, in order; they may be changed meanwhile."""
     found: list[ir.Operation] = []
+    add, advance = found.append, ir.WalkResult.ADVANCE  # passes see each operation some eighty times
+
+    def look(inner: ir.Operation) -> ir.WalkResult:
+        add(inner)
+        return advance
+
     if len(op.operation.regions):
-        op.operation.walk(lambda inner: found.append(inner) or ir.WalkResult.ADVANCE, ir.WalkOrder.PRE_ORDER)
+        op.operation.walk(look, ir.WalkOrder.PRE_ORDER)
         del found[0]
     return found
 
@@ -93,7 +99,7 @@ def captures(op: ir.Operation | ir.OpView) -> list[ir.Value]:
     These are a stage's inputs: the ops of this dialect take no operand lists, because an IRDL variadic group is limited to
     one type (docs/dialect.md).
     """
-    return list(_captured(op.operation))
+    return list(_captured(op.operation)) if len(op.operation.regions) else []
 
 
 @remembered

@@ -7,6 +7,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects.tile_accesses import read_accesses
 from kitsune_mlir.dialects.tile_reader import MalformedProgram, program_functions
+from kitsune_mlir.dialects.unchanged import unchanged
 from kitsune_mlir.passes.progress.coverage import Coverage
 from kitsune_mlir.passes.progress.memory import Conflicts
 from kitsune_mlir.passes.progress.order import Order
@@ -29,7 +30,7 @@ class CheckProgress(Pass):
     name: ClassVar[str] = "kitsune-check-progress"
 
     def run(self, module: ir.Operation) -> None:
-        with module.context, ir.Location.unknown():
+        with module.context, ir.Location.unknown(), unchanged():
             for function in program_functions(module):
                 self._check(function)
 

@@ -68,6 +68,7 @@ class _Program:
         self.buffers: dict[ir.Value, ir.Value] = {}
         self.flat: dict[ir.Value, ir.Value] = {}  # of those that indices are parts of
         self.by_name = stages_by_name(self.stages)
+        self.scatters = [stage for stage in self.stages if INTO in stage.attributes]  # that other stages add
         self.signals: dict[int, Signals] = {}
         workers = [ir.IntegerAttr(s.attributes["workers"]).value if "workers" in s.attributes else 0 for s in self.stages]
         before = itertools.accumulate(workers, initial=0)
@@ -208,8 +209,7 @@ class _Program:
         """The stage whose tasks add the rows of this scatter-add, or None."""
         if INTO not in stage.attributes:
             return None
-        name = ir.StringAttr(stage.attributes[INTO]).value
-        return next(s for s in self.stages if ir.StringAttr(s.attributes["sym_name"]).value == name)
+        return self.by_name[ir.StringAttr(stage.attributes[INTO]).value]
 
     def _task(self, stage: ir.Operation) -> None:
         scatter = scatter_of(stage) if UPDATES in stage.attributes or ORDERED in stage.attributes else None
@@ -308,7 +308,7 @@ class _Program:
         for value in inputs_of(stage):
             self.buffer(value)
         name = ir.StringAttr(stage.attributes["sym_name"]).value
-        added = [s for s in self.stages if INTO in s.attributes and self._fused_into(s) == stage]
+        added = [s for s in self.scatters if self._fused_into(s) == stage]
         fused = [(s, scatter) for s in added if (scatter := scatter_of(s))]
         for _, scatter in fused:
             self._indices(scatter)

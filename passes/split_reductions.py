@@ -73,7 +73,8 @@ class SplitReductions(Pass):
                 multiply_parts(op)
             every = [op for op in walk(module) if is_generic(op) and _at_top(op) and ATTENTION not in op.attributes]
             beside = mark_operand_sums(every) if target.is_gpu else []
-            rest = [op for op in every if op not in beside]
+            taken = set(beside)
+            rest = [op for op in every if op not in taken]
             for op in join_siblings(moments_in_one_pass(rest)) if target.is_gpu else rest:
                 found = reduction_of(op)
                 if isinstance(found, Reduction):

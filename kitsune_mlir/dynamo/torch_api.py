@@ -11,7 +11,6 @@ from typing import Any
 import sympy
 import torch
 import torch._dynamo.convert_frame
-import torch.fx._lazy_graph_module
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.backends.common import aot_autograd
@@ -52,7 +51,6 @@ __all__ = [
     "tracing_context",
     "tracing_lock",
     "trace_artifact",
-    "without_code",
 ]
 
 
@@ -120,11 +118,6 @@ def traced_whole(function: Callable[..., Any], args: Sequence[Any]) -> fx.GraphM
             return make_fx(unnoticed, tracing_mode="fake", record_stack_traces=True)(*args)
     finally:
         torch.set_autocast_cache_enabled(cached)
-
-
-def without_code() -> AbstractContextManager[None]:
-    """While it is entered, graphs of PyTorch's tracing have no Python code before somebody asks for it, as inside of Dynamo."""
-    return torch.fx._lazy_graph_module._use_lazy_graph_module(True)
 
 
 @contextmanager

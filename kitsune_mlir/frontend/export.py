@@ -10,10 +10,11 @@ import re
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr
 from typing import Any
 
 import torch
+import torch.fx._lazy_graph_module
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -30,7 +31,7 @@ from kitsune_mlir.frontend.statistics import statistics_known
 from kitsune_mlir.frontend.torch_decompositions import run_decompositions
 from kitsune_mlir.frontend.unchecked_losses import unchecked_losses
 
-__all__ = ["decompose", "export", "parameter_names", "quiet"]
+__all__ = ["decompose", "export", "parameter_names", "quiet", "without_code"]
 
 # torch.export takes these as inputs; other objects (dtypes, devices, slices) are bound into the program.
 _EXPORTABLE = (torch.Tensor, int, float, bool, str, type(None))
@@ -92,7 +93,7 @@ def export(
     if sizes is not None and module is not model:
         _name_arguments(module, model)
     try:
-        with quiet(), without_steps(), statistics_known(), unchecked_losses():
+        with quiet(), without_code(), without_steps(), statistics_known(), unchecked_losses():
             return torch.export.export(
                 module, args, kwargs, dynamic_shapes=None if sizes is None else dict(sizes), strict=False
             ), bound
@@ -191,6 +192,14 @@ def _as_forward(function: Callable[..., Any]) -> Callable[..., Any]:
     named = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
     named.__kwdefaults__ = function.__kwdefaults__
     return functools.update_wrapper(named, function)
+
+
+def without_code() -> AbstractContextManager[None]:
+    """While it is entered, graphs of PyTorch's tracing have no Python code before somebody asks for it, as inside of Dynamo.
+
+    torch.export writes it anew behind each of its passes.
+    """
+    return torch.fx._lazy_graph_module._use_lazy_graph_module(True)
 
 
 @contextmanager

@@ -13,8 +13,9 @@ from torch.utils._pytree import tree_unflatten
 from kitsune_mlir.dynamo.backend import compiled_graph
 from kitsune_mlir.dynamo.graph_options import GraphOptions
 from kitsune_mlir.dynamo.report import GraphReport
-from kitsune_mlir.dynamo.torch_api import fake_inputs, tracing_context, without_code
+from kitsune_mlir.dynamo.torch_api import fake_inputs, tracing_context
 from kitsune_mlir.errors import UnsupportedError
+from kitsune_mlir.frontend.export import without_code
 from kitsune_mlir.options import Options
 from kitsune_mlir.training.checks import Answered
 from kitsune_mlir.training.graphs import has_nan

@@ -6,6 +6,7 @@ stages the tangent is read twice. Neither is made of the other, so no rule of pr
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -99,32 +100,26 @@ def _same_loops(a: ir.Operation, b: ir.Operation) -> list[int] | None:
 
 def _made_of(first: ir.Operation, last: ir.Operation) -> list[ir.Operation] | None:
     """The ops between two of a block that are made of what the first one gives, in order; None if the last one is, too."""
-    made, found = {*first.results}, []
-    for op in _between(first, last):
-        if any(value in made for value in _read(op)):
-            found.append(op)
-            made.update(op.results)
-    return None if any(value in made for value in _read(last)) else found
+    found: list[ir.Operation] = []
+    pending = [first]
+    while pending:
+        for reader in _readers(pending.pop()):
+            if reader == last:
+                return None
+            if reader.is_before_in_block(last) and reader not in found:
+                found.append(reader)
+                pending.append(reader)
+    return sorted(found, key=functools.cmp_to_key(lambda a, b: -1 if a.is_before_in_block(b) else 1))
 
 
-def _between(first: ir.Operation, last: ir.Operation) -> Iterator[ir.Operation]:
-    ops = iter(first.block.operations)
-    for op in ops:
-        if op.operation == first:
-            break
-    for op in ops:
-        if op.operation == last:
-            return
-        yield op.operation
-
-
-def _read(op: ir.Operation) -> Iterator[ir.Value]:
-    """What an op reads, in its regions, too."""
-    yield from op.operands
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield from _read(inner.operation)
+def _readers(op: ir.Operation) -> Iterator[ir.Operation]:
+    """The ops of its block that read what an op makes, in their regions, too."""
+    for result in op.results:
+        for use in result.uses:
+            reader = use.owner.operation
+            while reader.block != op.block:
+                reader = reader.parent.operation
+            yield reader
 
 
 def _join(a: ir.Operation, b: ir.Operation, loops: Sequence[int], between: Sequence[ir.Operation]) -> ir.Operation:

@@ -51,8 +51,9 @@ def numbers_of_many(producer: Sequence[ir.Operation], consumer: Sequence[ir.Oper
     (hashes of ops), too: all of an optimizer's updates have the same rates."""
     if not all(map(_one_number, producer)) or all(map(_one_number, consumer)):
         return False
-    readers = {hash(use.owner.operation) for op in producer for result in op.results for use in result.uses}
-    return any(reader in others for reader in readers - {hash(op) for op in (*producer, *consumer)})
+    own = {hash(op) for op in (*producer, *consumer)}
+    readers = (hash(use.owner.operation) for op in producer for result in op.results for use in result.uses)
+    return any(reader in others and reader not in own for reader in readers)  # of a rate there is one for each parameter
 
 
 def _one_number(op: ir.Operation) -> bool:
