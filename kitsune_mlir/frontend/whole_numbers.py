@@ -38,14 +38,15 @@ def of_bytes(op: Any) -> Callable[..., Any]:
 
 def _compared(op: Any) -> Callable[..., Any]:
     """Floats beside a whole number: where the floats are constants, torch-mlir folds `<` and `>` to what lies in memory.
-    Truth values beside one, which it takes for 0 and -1, and integers beside one that they cannot be."""
+    Truth values beside one, which it takes for 0 and -1, integers beside one that they cannot be, and beside a float, which it
+    compares in f64, PyTorch in the type that a sum would have."""
 
     def decomposed(x: Tensor, y: Any) -> Tensor:
         if x.dtype.is_floating_point:
             return op(x, float(y)) if isinstance(y, int) else NotImplemented
         kind = torch.result_type(x, y)
         own = _in_range(y, kind)
-        same = kind.is_floating_point or kind.is_complex or (x.dtype == kind and own == y)
+        same = kind.is_complex or (x.dtype == kind and own == y)
         return NotImplemented if same else op(x.to(kind), own)
 
     return decomposed
