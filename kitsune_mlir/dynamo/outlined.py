@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from kitsune_mlir.dynamo.repeated import RepeatedGraph, layout_of
 from kitsune_mlir.dynamo.repeats import Repeat, repeats
+from kitsune_mlir.dynamo.torch_api import graph_module
 
 __all__ = ["outlined"]
 
@@ -112,7 +113,7 @@ class Block:
         for node in self.nodes:
             copies[node] = graph.node_copy(node, copies.__getitem__)
         graph.output(tuple(copies[self.nodes[n]] for n in results))
-        return fx.GraphModule(root, graph)
+        return graph_module(root, graph)
 
 
 def _blocks(nodes: Sequence[fx.Node], place: Mapping[fx.Node, int], repeat: Repeat) -> list[Block]:
@@ -205,4 +206,4 @@ def _written(gm: fx.GraphModule, calls: Mapping[fx.Node, tuple[Block, RepeatedGr
                 copies[block.nodes[result]] = graph.call_function(operator.getitem, (call, n))
         elif node not in inside:
             copies[node] = graph.node_copy(node, copies.__getitem__)
-    return fx.GraphModule(gm, graph)
+    return graph_module(gm, graph)

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from kitsune_mlir.dynamo.randoms import is_random
+from kitsune_mlir.dynamo.torch_api import graph_module
 
 __all__ = ["NAMESPACES", "Partition", "is_made", "is_outside", "is_view", "partition", "views_in"]
 
@@ -225,7 +226,7 @@ class _Cut:
         for node in (*own, *writes):
             place[node] = graph.node_copy(node, place.__getitem__)
         graph.output(tuple(place[node] for node in handed))
-        self.parts[f"part_{number}"] = fx.GraphModule(self.gm, graph)
+        self.parts[f"part_{number}"] = graph_module(self.gm, graph)
         return inputs
 
     def _whole(self, outer: set[fx.Node], inputs: dict[int, list[fx.Node]]) -> fx.GraphModule:

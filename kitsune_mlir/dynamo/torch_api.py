@@ -11,6 +11,7 @@ from typing import Any
 import sympy
 import torch
 import torch._dynamo.convert_frame
+import torch.fx._lazy_graph_module
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.backends.common import aot_autograd
@@ -32,6 +33,7 @@ __all__ = [
     "fake_inputs",
     "functional",
     "graph_bytes",
+    "graph_module",
     "graph_of",
     "incompatible_with_cuda_graphs",
     "inductor_compiled",
@@ -118,6 +120,11 @@ def traced_whole(function: Callable[..., Any], args: Sequence[Any]) -> fx.GraphM
             return make_fx(unnoticed, tracing_mode="fake", record_stack_traces=True)(*args)
     finally:
         torch.set_autocast_cache_enabled(cached)
+
+
+def graph_module(root: Any, graph: fx.Graph) -> fx.GraphModule:
+    """A graph with the tensors that it takes of `root`; while `without_code` or Dynamo hold, it has no code before a call."""
+    return torch.fx._lazy_graph_module._make_graph_module(root, graph)
 
 
 @contextmanager

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 import kitsune_mlir
 from kitsune_mlir.dynamo import outlined as outlined_module
 from kitsune_mlir.dynamo.outlined import outlined
+from kitsune_mlir.dynamo.partition import partition
 from kitsune_mlir.dynamo.repeats import Repeat, repeats
 from kitsune_mlir.dynamo.torch_api import traced_whole, tracing_lock
+from kitsune_mlir.frontend.export import without_code
 
 
 def test_where_a_sequence_repeats_itself() -> None:
@@ -90,6 +92,28 @@ def test_what_layers_hand_to_later_ones() -> None:
         return [x]
 
     assert len(shortened(run, torch.randn(3, 7), *[torch.randn(7, 7) for _ in range(6)])) == 2
+
+
+def test_graphs_have_no_code_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even when they are cut into parts: of whole steps it is long."""
+    written: list[Any] = []
+    write = torch.fx.Graph.python_code
+    monkeypatch.setattr(
+        torch.fx.Graph, "python_code", lambda graph, *args, **how: written.append(graph) or write(graph, *args, **how)
+    )
+
+    def run(x: Tensor, *weights: Tensor) -> list[Tensor]:
+        for weight in weights:
+            x = layer(x, weight)
+        return [x]
+
+    with tracing_lock, without_code():
+        graph = traced_whole(run, [torch.randn(3, 7), *[torch.randn(7, 7) for _ in range(5)]])
+        short, held = outlined(graph)
+        (part,) = partition(graph, lambda node: True).parts.values()
+    assert held and not any(graph in written for graph in (short.graph, part.graph))
+    with torch.no_grad():
+        assert part(*[torch.zeros(7, 7) for _ in range(6)])[0].shape == (7, 7)
 
 
 def test_inputs_that_layers_change() -> None:
