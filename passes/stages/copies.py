@@ -67,7 +67,8 @@ def settle_views(block: ir.Block) -> None:
 
 def settle_scatters(block: ir.Block) -> None:
     """Copy rows and indices of scatters that no stage holds in memory: a fill, every other one of some. Tasks that add rows
-    side by side read them there. Of indices a part that lies in memory as it is (`edge_index[1]`) will do."""
+    side by side read them there. Of indices a part that lies in memory as it is (`edge_index[1]`) will do. So are they copied
+    into: what a scatter changes lies in memory, too (not a column of a table), but for one number everywhere."""
     for op in [o.operation for o in block.operations]:
         if op.name == "tm_tensor.scatter":
             _settle(op, 0)
@@ -75,6 +76,9 @@ def settle_scatters(block: ir.Block) -> None:
             maker = defining_op(root_of(source))
             if place is None or (maker is not None and is_free(maker)):
                 _settle(op, 1)
+            start = defining_op(op.operands[2])
+            if start is not None and constant_start(start) is None:
+                _settle(op, 2)
 
 
 def _settle(op: ir.Operation, number: int) -> None:

@@ -95,6 +95,7 @@ MESSAGES = [name for name in forms(3, 2, 4, torch.float32) if "messages" in name
         (8, torch.bfloat16, "messages of both ends"),
         (4, torch.float32, "largest messages"),
         (1, torch.float32, "mean messages"),
+        (3, torch.float32, "weights"),
         *in_turn([(c, t, name) for name in MESSAGES for c in (1, 3, 8, 11) for t in FLOATS], 3),
     ],
     ids=str,

@@ -110,6 +110,7 @@ def test_rows_of_a_table_are_copied_once(monkeypatch, rows: int, length: int, th
         "select": lambda condition, yes, no: yes if condition else no,
         "offset": lambda pointer, moved: pointer + moved,
         "i64": int,
+        "i1": bool,
         "copy_async": copy_async,
     }
     for name, function in replace.items():
