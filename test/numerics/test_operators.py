@@ -28,7 +28,6 @@ SLOW = {
     "op_order_top_100_large": "as a sort",
     "op_order_kthvalue_large": "as a sort",
     "op_order_median_large": "as a sort",
-    "op_pool_max_indices_large": "a maximum and its place are one reduction, which the engine that takes anything does",
     "op_conv_depthwise_large_f32": "the model of a depthwise convolution's time is three times what was measured",
     "op_conv_last_depthwise_large_f32": "the model of a depthwise convolution's time is three times what was measured",
     "op_product_squared_distance_large_f32": "differences, their squares and sums are no product",
