@@ -1,6 +1,7 @@
 """`kitsune-split-reductions`: reductions that would leave the machine idle are done in parts, which a second stage combines."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -134,13 +135,12 @@ def _replace(reduction: Reduction, loop: int, parts: int, cut: Cut) -> None:
         result.replace_all_uses_with(value)
     sources = list(op.operands)
     op.erase()
-    for source in sources:
-        _erase_unused(source)
+    _erase_unused(sources)
 
 
-def _erase_unused(value: ir.Value) -> None:
-    """Erase what makes a value that nobody reads any more, and what only that has read."""
-    pending = {value: None}  # each once: what makes it can be erased once
+def _erase_unused(values: Sequence[ir.Value]) -> None:
+    """Erase what makes values that nobody reads any more, and what only that has read."""
+    pending = dict.fromkeys(values)  # each once: what makes it can be erased once, and one may be made of another
     while pending:
         maker = defining_op(pending.popitem()[0])
         if maker is None or maker.name not in ("linalg.generic", "tensor.empty") or any(list(r.uses) for r in maker.results):
