@@ -55,11 +55,6 @@ def _bits(x: Tensor) -> Tensor:
     return torch.ops.kitsune.reinterpreted(x, _INTEGER[x.dtype])
 
 
-def _view_of_type(x: Tensor, dtype: torch.dtype) -> Tensor:
-    pairs = {*_INTEGER.items(), *((integer, of) for of, integer in _INTEGER.items())}
-    return torch.ops.kitsune.reinterpreted(x, dtype) if (x.dtype, dtype) in pairs else NotImplemented
-
-
 def _signbit(x: Tensor) -> Tensor:
     """Of zeros and NaN too."""
     if x.dtype == torch.bool or not x.dtype.is_floating_point:
@@ -103,7 +98,6 @@ def _beside_a_number(op: Any) -> Callable[..., Any]:
 
 
 BITS: dict[Any, Callable[..., Any]] = {
-    aten.view.dtype: _view_of_type,
     aten.signbit.default: _signbit,
     aten.nextafter.default: _nextafter,
     aten.frexp.Tensor: _frexp,

@@ -100,11 +100,6 @@ def test_divisors_that_take_most_steps(dtype: torch.dtype) -> None:
     assert steps_of(torch.iinfo(dtype).bits) >= len(numbers)
 
 
-@pytest.mark.parametrize(("x", "to"), [(torch.rand(7, 33), torch.int32), (torch.arange(99), torch.float64)], ids=["f32", "i64"])
-def test_bits_as_they_are(x: Tensor, to: torch.dtype) -> None:
-    check(lambda x: (x + 1).view(to), x)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int32, torch.int64], ids=str)
 def test_on_the_gpu(dtype: torch.dtype) -> None:
     """All forms have code in one engine."""

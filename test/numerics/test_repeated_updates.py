@@ -81,7 +81,7 @@ def test_as_if_traced_for_each(name, kinds, monkeypatch):
     assert 0 < len(kinds) <= 4
     monkeypatch.setattr(traced, "update_each", lambda *_: None)
     for one, other in zip(together, three_steps(OPTIMIZERS[name], groups=True), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=5e-6)  # rounded otherwise, then divided by small roots
 
 
 def test_more_layers_have_no_more_updates_to_trace(kinds):
